@@ -1,0 +1,268 @@
+# ckksd: the front door. `make help` lists what it can do.
+#
+#   CC=gcc|clang   SANITIZER=address|undefined|thread|asan (address+undefined)   V=1 (show commands)   DEBUG=1
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+
+VERSION := 0.1.0
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+CXX ?= g++
+NVCC ?= $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+PKG_CONFIG ?= pkg-config
+PYTHON := /usr/bin/python3
+SANITIZER ?=
+DEBUG ?=
+Q := $(if $(V),,@)
+
+# --- where things go: one folder per way of building, so that switching never mixes objects -------------------------
+FLAVOUR := $(notdir $(CC))$(if $(SANITIZER),-$(SANITIZER))$(if $(DEBUG),-debug)
+B := build/$(FLAVOUR)
+GEN := $(B)/gen
+
+# --- flags ----------------------------------------------------------------------------------------------------------
+WARN := -Wall -Wextra -Wshadow -Wconversion -Werror
+OPT := $(if $(DEBUG),-O1 -DCKKS_DEBUG_BOUNDS,-O2)
+# no contraction: the encoder's words are the same on every machine
+CFLAGS_ALL := -std=c11 -D_GNU_SOURCE $(OPT) -g -pthread -fopenmp -ffp-contract=off -fno-strict-aliasing -fvisibility=hidden \
+              -fstack-protector-strong -fPIC -I. -I$(GEN) -DCKKSD_VERSION='"$(VERSION)"' $(CFLAGS)
+LDFLAGS_ALL := -pthread -fopenmp -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
+ifneq ($(SANITIZER),)
+  SAN_LIST := $(if $(filter asan,$(SANITIZER)),address,$(SANITIZER))
+  SAN_FLAGS := -fsanitize=$(SAN_LIST)$(if $(filter asan,$(SANITIZER)),$(comma)undefined) -fno-omit-frame-pointer
+  ifeq ($(SANITIZER),asan)
+    SAN_FLAGS := -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+  endif
+  CFLAGS_ALL += $(SAN_FLAGS)
+  LDFLAGS_ALL += $(SAN_FLAGS)
+endif
+# generated code is exempt from our warnings
+CFLAGS_GEN = $(CFLAGS_ALL) -Wno-error -w
+
+LIBS_KERNELS := -lsodium -lcrypto -lm
+LIBS_PROTO := -lprotobuf-c
+LIBS_CLIENT := -lnng -lz
+LIBS_DAEMON := -lnng -luv -lmicrohttpd -lsqlite3 -linih $(if $(HAVE_SYSTEMD),-lsystemd)
+HAVE_SYSTEMD := $(shell $(PKG_CONFIG) --exists libsystemd 2>/dev/null && echo 1)
+ifneq ($(HAVE_SYSTEMD),)
+  CFLAGS_ALL += -DHAVE_SYSTEMD
+endif
+
+# --- sources: a new file in one of these folders is built without touching this file ---------------------------------
+KERNELS_SRC := $(sort $(wildcard kernels/*.c kernels/base/*.c kernels/scheme/*.c kernels/cpu/*.c kernels/evaluator/*.c \
+                                 kernels/program/*.c))
+PROTO_SRC := $(sort $(wildcard proto/*.c))
+PROTO_GEN := $(patsubst proto/%.proto,$(GEN)/%.pb-c.c,$(sort $(wildcard proto/*.proto)))
+CLIENT_SRC := $(sort $(wildcard client/lib/*.c))
+COMPILE_SRC := $(sort $(wildcard client/compile/*.c))
+CTL_SRC := $(sort $(wildcard client/ctl/*.c))
+DAEMON_SRC := $(sort $(filter-out daemon/main.c,$(wildcard daemon/*.c)))
+SUPPORT_SRC := $(sort $(wildcard tests/support/*.c))
+UNIT_SRC := $(sort $(wildcard tests/unit/test_*.c))
+CONFORMANCE_SRC := $(sort $(wildcard tests/conformance/test_*.c))
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+gen_obj := $(patsubst $(GEN)/%.c,$(B)/obj/gen/%.o,$(PROTO_GEN))
+
+# --- CUDA ------------------------------------------------------------------------------------------------------------
+ifneq ($(and $(NVCC),$(wildcard kernels/cuda/*.cu)),)
+  CUDA_SRC := $(sort $(wildcard kernels/cuda/*.cu))
+  CUDA_OBJ := $(patsubst %.cu,$(B)/obj/%.o,$(CUDA_SRC))
+  CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+  NVCC_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_89,code=sm_89 \
+               -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
+  NVCC_FLAGS := -std=c++17 -O3 -lineinfo --fmad=false -I. -I$(GEN) -DCKKSD_CUDA $(NVCC_ARCH) -Xcompiler -fPIC,-fvisibility=hidden,-Wall
+  CFLAGS_ALL += -DCKKSD_CUDA
+  LIBS_KERNELS += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+endif
+
+# --- what comes out ----------------------------------------------------------------------------------------------------
+LIBCKKS := $(B)/libckks.a
+LIBCKKS_FAULT := $(B)/libckks-fault.a
+LIBPROTO := $(B)/libckksproto.a
+LIBCLIENT := $(B)/libckksclient.a
+LIBCLIENT_SO := $(B)/libckksclient.so
+LIBCOMPILE := $(B)/libckkscompile.a
+LIBDAEMON := $(B)/libckksdaemon.a
+LIBSUPPORT := $(B)/libsupport.a
+CKKSD := $(B)/ckksd
+CKKSCTL := $(B)/ckksctl
+UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
+CONFORMANCE_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(CONFORMANCE_SRC))
+FUZZ_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(FUZZ_SRC))
+PROGRAMS := $(if $(wildcard daemon/main.c),$(CKKSD)) $(if $(CTL_SRC),$(CKKSCTL)) $(if $(CLIENT_SRC),$(LIBCLIENT_SO))
+TEST_BINARIES := $(UNIT_BIN) $(CONFORMANCE_BIN) $(FUZZ_BIN)
+
+.PHONY: help
+help: ## list what this Makefile can do
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  CC=gcc|clang  SANITIZER=asan|thread  DEBUG=1  V=1"
+
+.PHONY: deps deps-dev
+deps: ## install what demo and test need (apt; asks sudo if you are not root)
+	@deploy/deps.sh run
+deps-dev: ## deps, and linters, sanitizer runtimes, browsers of metrics
+	@deploy/deps.sh dev
+
+.PHONY: report all
+report: ## what this machine offers to the build
+	@deploy/report.sh "$(CC)" "$(NVCC)" "$(HAVE_SYSTEMD)"
+all: $(PROGRAMS) ## build the daemon, the command line and the libraries
+
+.PHONY: demo
+demo: deps ## install, build, start the daemon and run encrypted inference on real data
+	@$(MAKE) --no-print-directory report all
+	@B=$(B) tests/demo/demo.sh
+
+.PHONY: test test-build
+test: deps ## install, build and run every test
+	@$(MAKE) --no-print-directory report
+	@$(MAKE) --no-print-directory test-build
+	@B=$(B) tests/run.sh
+test-build: all $(TEST_BINARIES)
+
+.PHONY: asan tsan
+asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(MAKE) --no-print-directory SANITIZER=asan test-build
+	@B=build/$(notdir $(CC))-asan SANITIZER=asan tests/run.sh
+tsan: ## the threaded tests under ThreadSanitizer (clang, libomp, Archer), with its planted race
+	@$(MAKE) --no-print-directory CC=clang SANITIZER=thread test-build $(if $(wildcard tests/tsan/planted_race.c),build/clang-thread/tests/planted_race)
+	@B=build/clang-thread SANITIZER=thread tests/run.sh
+
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZ_SECONDS (60) each
+	@$(MAKE) --no-print-directory CC=clang SANITIZER=asan FUZZING=1 fuzz-build
+	@B=build/clang-asan FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh
+.PHONY: fuzz-build
+fuzz-build: $(patsubst tests/%.c,$(B)/libfuzzer/%,$(FUZZ_SRC))
+
+.PHONY: bench long models
+bench: all ## timings of operations and programs on this machine
+	@$(CKKSCTL) bench ops && $(CKKSCTL) bench program
+long: test-build ## what takes too long for every change: soak, 10,000 requests, fresh-machine demo
+	@B=$(B) tests/long.sh
+models: ## train the example models again and export ONNX (virtual environment, PyPI)
+	@tests/models/build.sh
+
+.PHONY: lint format
+lint: gen ## formatting, clang-tidy, shellcheck, yamllint, systemd-analyze
+	@B=$(B) GEN=$(GEN) tests/lint.sh
+format: ## apply clang-format 14
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 -i
+.PHONY: gen
+gen: $(PROTO_GEN)
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+.PHONY: install
+install: all ## install under PREFIX (/usr/local), honouring DESTDIR
+	install -Dm755 $(CKKSD) $(DESTDIR)$(PREFIX)/sbin/ckksd
+	install -Dm755 $(CKKSCTL) $(DESTDIR)$(PREFIX)/bin/ckksctl
+	install -Dm755 $(LIBCLIENT_SO) $(DESTDIR)$(PREFIX)/lib/libckksclient.so.0
+	ln -sf libckksclient.so.0 $(DESTDIR)$(PREFIX)/lib/libckksclient.so
+	install -Dm644 client/include/ckksclient.h $(DESTDIR)$(PREFIX)/include/ckksclient.h
+	test -e $(DESTDIR)/etc/ckksd/ckksd.conf || install -Dm640 config/ckksd.conf $(DESTDIR)/etc/ckksd/ckksd.conf
+	sed 's|@PREFIX@|$(PREFIX)|' deploy/systemd/ckksd.service | install -Dm644 /dev/stdin $(DESTDIR)/lib/systemd/system/ckksd.service
+
+.PHONY: clean
+clean: ## remove build/
+	rm -rf build
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+# a change of flags rebuilds
+FLAGS_STAMP := $(B)/flags
+FLAGS_TEXT := $(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(WARN)
+ifneq ($(FLAGS_TEXT),$(file <$(FLAGS_STAMP)))
+  $(shell mkdir -p $(B))
+  $(file >$(FLAGS_STAMP),$(FLAGS_TEXT))
+endif
+
+CCACHE := $(shell command -v ccache 2>/dev/null)
+
+$(GEN)/%.pb-c.c: proto/%.proto
+	@mkdir -p $(GEN)
+	$(Q)cd proto && protoc-c --c_out=$(abspath $(GEN)) $*.proto
+$(GEN)/rpc.pb-c.c: $(GEN)/package.pb-c.c
+
+$(B)/obj/gen/%.o: $(GEN)/%.c $(FLAGS_STAMP) | gen
+	@mkdir -p $(@D)
+	$(Q)$(CCACHE) $(CC) $(CFLAGS_GEN) -c $< -o $@
+
+# instruction-set specific files say so in their names
+ISA = $(if $(findstring _avx512.c,$<),-mavx512f -mavx512dq -mavx512vl -mavx512ifma -mavx512bw -mavx2 -mfma -mbmi2)$(if $(findstring _avx2.c,$<),-mavx2 -mfma -mbmi2)
+
+$(B)/obj/%.o: %.c $(FLAGS_STAMP) | gen
+	@mkdir -p $(@D)
+	@echo "  CC  $<"
+	$(Q)$(CCACHE) $(CC) $(CFLAGS_ALL) $(ISA) $(WARN) -MMD -MP -c $< -o $@
+
+$(B)/fault/%.o: %.c $(FLAGS_STAMP) | gen
+	@mkdir -p $(@D)
+	$(Q)$(CCACHE) $(CC) $(CFLAGS_ALL) $(ISA) $(WARN) -DCKKS_FAULT_INJECTION -MMD -MP -c $< -o $@
+
+$(B)/obj/%.o: %.cu $(FLAGS_STAMP) | gen
+	@mkdir -p $(@D)
+	@echo "  NVCC $<"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -c $< -o $@
+
+define archive
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+endef
+
+$(LIBCKKS): $(call obj,$(KERNELS_SRC)) $(CUDA_OBJ)
+	$(archive)
+$(LIBCKKS_FAULT): $(patsubst %.c,$(B)/fault/%.o,$(KERNELS_SRC)) $(CUDA_OBJ)
+	$(archive)
+$(LIBPROTO): $(call obj,$(PROTO_SRC)) $(gen_obj)
+	$(archive)
+$(LIBCLIENT): $(call obj,$(CLIENT_SRC))
+	$(archive)
+$(LIBCOMPILE): $(call obj,$(COMPILE_SRC))
+	$(archive)
+$(LIBDAEMON): $(call obj,$(DAEMON_SRC))
+	$(archive)
+$(LIBSUPPORT): $(call obj,$(SUPPORT_SRC))
+	$(archive)
+
+$(LIBCLIENT_SO): $(LIBCLIENT) $(LIBPROTO) $(LIBCKKS)
+	$(Q)$(CC) -shared -Wl,-soname,libckksclient.so.0 -Wl,--whole-archive $(LIBCLIENT) -Wl,--no-whole-archive \
+	    $(LIBPROTO) $(LIBCKKS) $(LDFLAGS_ALL) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
+$(CKKSD): $(call obj,daemon/main.c) $(LIBDAEMON) $(LIBPROTO) $(LIBCKKS)
+	@echo "  LD  $@"
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_DAEMON) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
+$(CKKSCTL): $(call obj,$(CTL_SRC)) $(LIBCOMPILE) $(LIBCLIENT) $(LIBPROTO) $(LIBCKKS)
+	@echo "  LD  $@"
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
+
+# Tests link everything, with the fault-injection build of the kernels and wrapped allocators (tests/support).
+WRAP := -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
+TEST_LIBS = $(LIBSUPPORT) $(if $(DAEMON_SRC),$(LIBDAEMON)) $(if $(COMPILE_SRC),$(LIBCOMPILE)) $(if $(CLIENT_SRC),$(LIBCLIENT)) \
+            $(LIBPROTO) $(LIBCKKS_FAULT)
+TEST_LINK = $(LDFLAGS_ALL) -lcmocka -lflint -lmpfr -lgmp $(LIBS_DAEMON) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS)
+
+$(UNIT_BIN) $(CONFORMANCE_BIN): $(B)/tests/%: $(B)/fault/tests/%.o $(TEST_LIBS)
+	@mkdir -p $(@D)
+	@echo "  LD  $@"
+	$(Q)$(CC) $(WRAP) $^ $(TEST_LINK) -o $@
+$(FUZZ_BIN): $(B)/tests/%: $(B)/fault/tests/%.o $(B)/fault/tests/fuzz/driver.o $(TEST_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(WRAP) $^ $(TEST_LINK) -o $@
+$(B)/libfuzzer/%: $(B)/fault/tests/%.o $(TEST_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -fsanitize=fuzzer $(WRAP) $^ $(TEST_LINK) -o $@
+$(B)/tests/planted_race: tests/tsan/planted_race.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) $< $(LDFLAGS_ALL) -o $@
+
+.SECONDARY:
+-include $(shell find $(B)/obj $(B)/fault -name '*.d' 2>/dev/null)

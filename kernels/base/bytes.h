@@ -1,0 +1,89 @@
+/*
+ * Little-endian reads and writes at any alignment, checked size arithmetic, hexadecimal text.
+ * All functions here are pure and thread-safe.
+ */
+#ifndef CKKS_BASE_BYTES_H
+#define CKKS_BASE_BYTES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint16_t bytes_read_u16(const void *at) {
+    const uint8_t *b = at;
+    return (uint16_t)(b[0] | b[1] << 8);
+}
+static inline uint32_t bytes_read_u32(const void *at) {
+    const uint8_t *b = at;
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+static inline uint64_t bytes_read_u64(const void *at) {
+    const uint8_t *b = at;
+    return (uint64_t)bytes_read_u32(b) | (uint64_t)bytes_read_u32(b + 4) << 32;
+}
+static inline void bytes_write_u16(void *at, uint16_t v) {
+    uint8_t *b = at;
+    b[0] = (uint8_t)v, b[1] = (uint8_t)(v >> 8);
+}
+static inline void bytes_write_u32(void *at, uint32_t v) {
+    uint8_t *b = at;
+    for (int i = 0; i < 4; i++) b[i] = (uint8_t)(v >> (8 * i));
+}
+static inline void bytes_write_u64(void *at, uint64_t v) {
+    uint8_t *b = at;
+    for (int i = 0; i < 8; i++) b[i] = (uint8_t)(v >> (8 * i));
+}
+
+/* size_multiply, size_add: *out = a op b; false (and *out untouched) when the result does not fit 64 bits. */
+static inline bool size_multiply(uint64_t *out, uint64_t a, uint64_t b) {
+    uint64_t r;
+    if (__builtin_mul_overflow(a, b, &r)) return false;
+    *out = r;
+    return true;
+}
+static inline bool size_add(uint64_t *out, uint64_t a, uint64_t b) {
+    uint64_t r;
+    if (__builtin_add_overflow(a, b, &r)) return false;
+    *out = r;
+    return true;
+}
+
+/* align_up rounds up to a multiple of `alignment`, a power of two. The caller has bounded `value`. */
+static inline uint64_t align_up(uint64_t value, uint64_t alignment) {
+    return (value + alignment - 1) & ~(alignment - 1);
+}
+
+/* hex_encode writes 2*count lower-case digits and a NUL into text[2*count+1]; returns text. */
+static inline char *hex_encode(char *text, const uint8_t *data, size_t count) {
+    static const char digit[] = "0123456789abcdef";
+    for (size_t i = 0; i < count; i++)
+        text[2 * i] = digit[data[i] >> 4], text[2 * i + 1] = digit[data[i] & 15];
+    text[2 * count] = 0;
+    return text;
+}
+
+/* hex_decode fills data[count] from exactly 2*count digits; false on any other text. */
+static inline bool hex_decode(uint8_t *data, size_t count, const char *text) {
+    if (strlen(text) != 2 * count) return false;
+    for (size_t i = 0; i < count; i++) {
+        unsigned value = 0;
+        for (int k = 0; k < 2; k++) {
+            const char c = text[2 * i + (size_t)k];
+            unsigned nibble;
+            if (c >= '0' && c <= '9')
+                nibble = (unsigned)(c - '0');
+            else if (c >= 'a' && c <= 'f')
+                nibble = (unsigned)(c - 'a') + 10;
+            else if (c >= 'A' && c <= 'F')
+                nibble = (unsigned)(c - 'A') + 10;
+            else
+                return false;
+            value = value << 4 | nibble;
+        }
+        data[i] = (uint8_t)value;
+    }
+    return true;
+}
+
+#endif

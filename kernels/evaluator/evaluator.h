@@ -1,0 +1,146 @@
+/*
+ * CKKS operations, composed of kernels. Each takes its memory from the workspace it is handed, never
+ * allocates, never waits, and enqueues on one stream: so it is capture-compatible by construction.
+ *
+ * Outputs first. An output value is a workspace value that the function acquires (release it with
+ * evaluator_release when dead), except where a function says that the caller provides words (`*_into`).
+ * Scales: the caller states the scale of a product's result through the plan; the evaluator computes
+ *   multiply, square: RN(a * b);   multiply_plain: RN(a * plain);   rescale: RN(scale / q_l)
+ * in binary64, and refuses to add values whose scales differ in any bit (CKKS_SIGNATURE_MISMATCH, field
+ * "scale"). Values of different level are brought together by the caller (drop_level): mismatches are refused
+ * by name.
+ *
+ * Threads: one evaluator, one thread.
+ */
+#ifndef CKKS_EVALUATOR_H
+#define CKKS_EVALUATOR_H
+
+#include "kernels/device.h"
+#include "kernels/evaluator/workspace.h"
+
+typedef struct evaluator {
+    device_stream *stream;
+    const device_tables *tables;
+    const ckks_context *context;
+    workspace *memory;
+    const key_table_entry *keys; /* device address of the key table */
+    uint32_t key_count;
+    random_state *random;   /* device address; NULL if the program draws nothing */
+    uint64_t random_blocks; /* drawn so far in this run; evaluator_random_finish advances the counter by it */
+} evaluator;
+
+/* A word-defining constant of the encoder: round-half-even(value * scale) mod each q, for ADD/MULTIPLY by a
+ * constant. */
+ckks_status evaluator_release(evaluator *ev, ckks_value *value); /* accepts zeroed */
+
+ckks_status evaluator_add(evaluator *ev, ckks_value *out, const ckks_value *a, const ckks_value *b,
+                          ckks_error *err);
+ckks_status evaluator_subtract(evaluator *ev, ckks_value *out, const ckks_value *a, const ckks_value *b,
+                               ckks_error *err);
+ckks_status evaluator_negate(evaluator *ev, ckks_value *out, const ckks_value *a, ckks_error *err);
+ckks_status evaluator_add_plain(evaluator *ev, ckks_value *out, const ckks_value *a, const ckks_value *plain,
+                                ckks_error *err);
+ckks_status evaluator_multiply_plain(evaluator *ev, ckks_value *out, const ckks_value *a,
+                                     const ckks_value *plain, ckks_error *err);
+/* the constant is encoded at a's scale (add) or at `constant_scale` (multiply) */
+ckks_status evaluator_add_constant(evaluator *ev, ckks_value *out, const ckks_value *a, double constant,
+                                   ckks_error *err);
+ckks_status evaluator_multiply_constant(evaluator *ev, ckks_value *out, const ckks_value *a, double constant,
+                                        double constant_scale, ckks_error *err);
+/* three components; relinearise before anything that is not addition */
+ckks_status evaluator_multiply(evaluator *ev, ckks_value *out, const ckks_value *a, const ckks_value *b,
+                               ckks_error *err);
+ckks_status evaluator_square(evaluator *ev, ckks_value *out, const ckks_value *a, ckks_error *err);
+/* with_rescale: merged ModDown and rescale (its words differ from the two steps one after the other) */
+ckks_status evaluator_relinearise(evaluator *ev, ckks_value *out, const ckks_value *a, uint32_t relin_key,
+                                  bool with_rescale, ckks_error *err);
+ckks_status evaluator_rescale(evaluator *ev, ckks_value *out, const ckks_value *a, ckks_error *err);
+ckks_status evaluator_drop_level(evaluator *ev, ckks_value *out, const ckks_value *a, uint32_t level,
+                                 ckks_error *err);
+
+/* A Galois element and the index of its key in the key table. element 1 needs no key. */
+typedef struct galois_step {
+    uint32_t galois_element;
+    uint32_t key;
+} galois_step;
+
+/* galois_element_rotate: the element that rotates left by `steps` (negative = right); 5^steps mod 2N. */
+uint32_t galois_element_rotate(uint32_t log_n, int64_t steps);
+static inline uint32_t galois_element_conjugate(uint32_t log_n) {
+    return (2u << log_n) - 1u;
+}
+
+ckks_status evaluator_apply_galois(evaluator *ev, ckks_value *out, const ckks_value *a, galois_step step,
+                                   ckks_error *err);
+
+/* ---- prepared operations: descriptors live on the device, made before capture, destroyed after the last
+ * replay ---- */
+
+typedef struct hoisted_rotations hoisted_rotations;
+/* One decomposition, many steps. out[count]. Words equal to evaluator_apply_galois's. */
+ckks_status hoisted_rotations_create(hoisted_rotations **out, device *dev, const ckks_context *context,
+                                     const galois_step *steps, uint32_t count, ckks_error *err);
+void hoisted_rotations_destroy(hoisted_rotations *h);
+ckks_status evaluator_rotate_hoisted(evaluator *ev, ckks_value *out, const hoisted_rotations *h,
+                                     const ckks_value *a, ckks_error *err);
+
+/*
+ * Linear transform y = sum_g rot_g( sum_b plain[g][b] * rot_b(x) ), a sparse set of generalised diagonals,
+ * double hoisted: baby steps stay in QP, one ModDown per giant step (of component 1 only), one final ModDown,
+ * merged with the rescale where `with_rescale`. Words: U_b = KEY_PRODUCT(mod_up(x1), g = b) + P * rot_b(x0)
+ * in component 0;   U_0 = (P x0, P x1) V_g = sum_b plain[g][b] * U_b acc0 = sum_g rot_g(V_g.0) + KP_g.0, acc1
+ * = sum_g KP_g.1,  KP_g = KEY_PRODUCT(mod_up(mod_down(V_g.1)), g); for g = 0: acc += V_0 directly;   y =
+ * mod_down(acc) plain[g][b] are encoded over QP at x's level, already rotated right by g (so that slots
+ * meet).
+ */
+typedef struct linear_transform_term {
+    uint32_t giant, baby; /* indices into giants and babies */
+    uint64_t *plain;      /* device words [q_0..q_l, p][N]; the caller keeps them alive */
+} linear_transform_term;
+
+typedef struct linear_transform linear_transform;
+ckks_status linear_transform_create(linear_transform **out, device *dev, const ckks_context *context,
+                                    uint32_t level, const galois_step *babies, uint32_t baby_count,
+                                    const galois_step *giants, uint32_t giant_count,
+                                    const linear_transform_term *terms, uint32_t term_count,
+                                    bool with_rescale, double plain_scale, ckks_error *err);
+void linear_transform_destroy(linear_transform *lt);
+ckks_status evaluator_linear_transform(evaluator *ev, ckks_value *out, const linear_transform *lt,
+                                       const ckks_value *a, ckks_error *err);
+
+/*
+ * Polynomial in the Chebyshev basis on [-1, 1], coefficient[0..degree], Paterson-Stockmeyer, minimal depth:
+ * ceil(log2(degree + 1)) levels, coefficients included. `scale_out` is met exactly: scale targets are passed
+ * down the recursion and each constant is encoded at the scale that makes the following rescale land on its
+ * target. chebyshev_plan_create is pure (no device): the clear-text interpreter and the compiler use it too.
+ */
+typedef struct chebyshev_plan chebyshev_plan;
+ckks_status chebyshev_plan_create(chebyshev_plan **out, const ckks_params *params, const double *coefficient,
+                                  uint32_t degree, uint32_t level_in, double scale_in, double scale_out,
+                                  ckks_error *err);
+void chebyshev_plan_destroy(chebyshev_plan *plan);
+uint32_t chebyshev_depth(uint32_t degree);
+/* highest level at which the relinearisation key is used */
+uint32_t chebyshev_plan_level_out(const chebyshev_plan *plan);
+ckks_status evaluator_chebyshev(evaluator *ev, ckks_value *out, const chebyshev_plan *plan,
+                                const ckks_value *a, uint32_t relin_key, ckks_error *err);
+
+/* sum over `count` (power of two) rotations by stride, 2*stride, ...: log2(count) steps; step i has keys[i].
+ */
+ckks_status evaluator_inner_sum(evaluator *ev, ckks_value *out, const ckks_value *a, const galois_step *steps,
+                                uint32_t step_count, ckks_error *err);
+
+/* clear weights times a batch of ciphertexts: out has row_count batch entries. weight: device
+ * [limb][row][column]. */
+ckks_status evaluator_matrix_product(evaluator *ev, ckks_value *out, const ckks_value *a,
+                                     const uint64_t *weight, uint32_t row_count, double weight_scale,
+                                     ckks_error *err);
+
+/* adds an encryption of zero under the public key (key table entry), truncated to a's level, plus optional
+ * flooding noise of `flood_bits` bits (0 = none). Draws from ev->random. */
+ckks_status evaluator_rerandomise(evaluator *ev, ckks_value *out, const ckks_value *a, uint32_t public_key,
+                                  uint32_t flood_bits, ckks_error *err);
+/* records the counter advance for everything drawn; call once at the end of a run that drew. */
+ckks_status evaluator_random_finish(evaluator *ev, ckks_error *err);
+
+#endif

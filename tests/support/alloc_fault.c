@@ -1,0 +1,29 @@
+#include "tests/support/alloc_fault.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+
+static _Atomic uint64_t fail_at, calls;
+
+static int fails(void) {
+    const uint64_t nth = atomic_load_explicit(&fail_at, memory_order_relaxed);
+    const uint64_t call = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
+    return nth != 0 && call == nth;
+}
+
+void alloc_fault_set(uint64_t nth) {
+    atomic_store(&calls, 0);
+    atomic_store(&fail_at, nth);
+}
+uint64_t alloc_fault_calls(void) { return atomic_load(&calls); }
+
+void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *old, size_t size) { return fails() ? NULL : __real_realloc(old, size); }

@@ -1,0 +1,14 @@
+/*
+ * Allocation failure injection for tests: test binaries are linked with --wrap=malloc,calloc,realloc.
+ */
+#ifndef CKKS_TESTS_ALLOC_FAULT_H
+#define CKKS_TESTS_ALLOC_FAULT_H
+
+#include <stdint.h>
+
+/* The n-th allocation from now (1 = next) on any thread returns NULL, once; 0 switches off. */
+void alloc_fault_set(uint64_t nth);
+/* allocations counted since alloc_fault_set */
+uint64_t alloc_fault_calls(void);
+
+#endif
