@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Runs every test binary and script of the build in $B and totals them. A crash, a time-out or a missing summary is a
+# failure. The last line, alone: N passed, N failed, N skipped.
+#
+#   B=build/gcc tests/run.sh [pattern]        SANITIZER=asan|thread as the build was made
+set -u
+cd "$(dirname "$0")/.." || exit 1
+B=${B:-build/gcc}
+pattern=${1:-.}
+sanitizer=${SANITIZER:-}
+limit=${TEST_TIMEOUT_S:-180}
+[ -n "$sanitizer" ] && limit=${TEST_TIMEOUT_S:-600}
+
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:allocator_may_return_null=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
+export B CKKSD_BUILD=$B
+if [ "$sanitizer" = thread ]; then
+    archer=$(ls /usr/lib/llvm-14/lib/libarcher.so 2>/dev/null)
+    export TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=0 exitcode=66 suppressions=$PWD/tests/tsan/suppressions.txt"
+    [ -n "$archer" ] && export OMP_TOOL_LIBRARIES=$archer
+fi
+
+passed=0 failed=0 skipped=0
+failures=()
+logs=$B/test-logs
+mkdir -p "$logs"
+
+# one test program: its name, its log; adds to the totals
+tally_cmocka() {
+    local name=$1 log=$2 rc=$3 p f s
+    # a binary may run several groups: add up their closing lines
+    p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
+    f=$(sed -n 's/^\[  FAILED  \] [^:]*: \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
+    s=$(sed -n 's/^\[  SKIPPED \] [^:]*: \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
+    if ! grep -q '^\[  PASSED  \]' "$log"; then
+        f=$((f + 1)); failures+=("$name: no summary (exit $rc)")
+    elif [ "$rc" -ne 0 ] && [ "$f" -eq 0 ]; then
+        f=1; failures+=("$name: exit $rc after its summary")
+    elif [ "$f" -ne 0 ]; then
+        failures+=("$name: $f failed")
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf '  %-52s %4d passed %3d failed %3d skipped\n' "$name" "$p" "$f" "$s"
+}
+
+tally_plain() {
+    local name=$1 log=$2 rc=$3 line p f s
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log" | tail -n 1)
+    if [ -z "$line" ]; then
+        p=0 f=1 s=0; failures+=("$name: no summary (exit $rc)")
+    else
+        read -r p f s < <(awk -F'[ ,]+' '{print $1, $3, $5 + 0}' <<<"$line")
+        if [ "$rc" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; failures+=("$name: exit $rc after its summary"); fi
+        [ "$f" -ne 0 ] && [ "$rc" -ne 0 ] && failures+=("$name: $f failed")
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf '  %-52s %4d passed %3d failed %3d skipped\n' "$name" "$p" "$f" "$s"
+}
+
+run() {
+    local kind=$1 name=$2 log rc
+    shift 2
+    [[ $name =~ $pattern ]] || return 0
+    log=$logs/$(tr '/' '_' <<<"$name").log
+    timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null
+    rc=$?
+    [ $rc -eq 124 ] || [ $rc -eq 137 ] && echo "timed out after $limit s" >>"$log"
+    "tally_$kind" "$name" "$log" "$rc"
+    if [ $rc -ne 0 ]; then
+        echo "    ---- last lines of $log"
+        grep -aE '\[  ERROR|\[  FAILED|ERROR:|runtime error|WARNING: ThreadSanitizer|assert|FAIL|Traceback|timed out' "$log" | head -n 12 | sed 's/^/    /'
+        tail -n 12 "$log" | sed 's/^/    /'
+    fi
+}
+
+echo "tests of $B"
+for binary in "$B"/tests/unit/test_* "$B"/tests/conformance/test_*; do
+    if [ -x "$binary" ] && [ -f "$binary" ]; then run cmocka "${binary#"$B"/tests/}" "$binary"; fi
+done
+# corpora of the fuzz targets, as regression: one test per target
+for binary in "$B"/tests/fuzz/fuzz_*; do
+    if [ -x "$binary" ] && [ -f "$binary" ]; then run plain "fuzz/$(basename "$binary")" "$binary" "tests/fuzz/corpus/$(basename "$binary" | sed 's/^fuzz_//')"; fi
+done
+if [ "$sanitizer" != thread ] || [ -n "${TSAN_INTEGRATION:-}" ]; then
+    for script in tests/integration/test_*.sh tests/integration/test_*.py; do
+        [ -f "$script" ] || continue
+        case $script in *.py) run plain "${script#tests/}" /usr/bin/python3 "$script" ;; *) run plain "${script#tests/}" bash "$script" ;; esac
+    done
+fi
+if [ "$sanitizer" = thread ]; then
+    # the sanitizer must be able to see a race at all
+    if [ -x "$B/tests/planted_race" ]; then
+        if "$B/tests/planted_race" 2>&1 | grep -q 'WARNING: ThreadSanitizer: data race'; then
+            passed=$((passed + 1)); echo "  planted race found"
+        else
+            failed=$((failed + 1)); failures+=("planted race was not found: ThreadSanitizer is blind here")
+        fi
+    else
+        failed=$((failed + 1)); failures+=("no planted race was built")
+    fi
+fi
+
+if [ ${#failures[@]} -ne 0 ]; then
+    echo "failures:"
+    printf '  %s\n' "${failures[@]}"
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
