@@ -120,7 +120,9 @@ ckks_status device_launch(device_stream *stream, kernel_id kernel, const void *a
 
 /* ---- tables: a parameter set made resident on a device, as every kernel's arguments name it ---- */
 
-/* device_tables_acquire: reference-counted per (device, parameter id); device_tables_release accepts NULL. */
+/* device_tables_acquire: reference-counted per (device, context): each holder keeps its own context alive until
+ * it has released the tables. A back end may share what it keeps between contexts of one parameter id.
+ * device_tables_release accepts NULL. */
 ckks_status device_tables_acquire(device *dev, const device_tables **out, const ckks_context *context,
                                   ckks_error *err);
 void device_tables_release(device *dev, const device_tables *tables);

@@ -1,0 +1,50 @@
+#include "kernels/cpu/kernels_cpu.h"
+
+#include <string.h>
+
+/* columns: scalar, AVX2, AVX-512; an empty row is refused at launch */
+static const cpu_kernel table[KERNEL_COUNT][CPU_ISA_COUNT] = {
+    [KERNEL_COPY] = {NULL},
+};
+
+static const char *const isa_name[CPU_ISA_COUNT] = {"scalar", "AVX2", "AVX-512"};
+static const char *const isa_option[CPU_ISA_COUNT] = {"scalar", "avx2", "avx512"};
+
+const char *cpu_isa_name(cpu_isa isa) {
+    return isa_name[isa];
+}
+
+static cpu_isa machine_isa(void) {
+    __builtin_cpu_init();
+    const bool has_avx2 =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512ifma");
+    return has_avx512 ? CPU_ISA_AVX512 : has_avx2 ? CPU_ISA_AVX2 : CPU_ISA_SCALAR;
+}
+
+ckks_status cpu_isa_choose(cpu_isa *out, const char *forced, ckks_error *err) {
+    const cpu_isa best = machine_isa();
+    *out = best;
+    if (!forced || !*forced) return CKKS_OK;
+    for (int isa = CPU_ISA_SCALAR; isa < CPU_ISA_COUNT; isa++) {
+        if (strcmp(forced, isa_option[isa]) != 0) continue;
+        if (isa > (int)best)
+            return ckks_error_set(err, CKKS_UNSUPPORTED, "CKKSD_ISA", "this machine has no %s",
+                                  isa_name[isa]);
+        *out = (cpu_isa)isa;
+        return CKKS_OK;
+    }
+    return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "CKKSD_ISA", "'%.32s' is not scalar, avx2 or avx512",
+                          forced);
+}
+
+cpu_kernel cpu_kernel_find(kernel_id kernel, cpu_isa isa, cpu_isa *used) {
+    for (int column = (int)isa; column >= 0; column--) {
+        if (!table[kernel][column]) continue;
+        if (used) *used = (cpu_isa)column;
+        return table[kernel][column];
+    }
+    return NULL;
+}
