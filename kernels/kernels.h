@@ -136,7 +136,12 @@ typedef struct kernel_mod_up_args {
  *     permute_g(digits[item.digits][d]) * key[item.key][d][c]           (basis QP at level l)
  * and, where `add` is present, component 0 of out[t] += P * permute_g(add component 0) in the q limbs.
  * permute_g is the automorphism of item.galois_element (1 = none). out[t]: [2][limb][N].
- * Items with the same `out_index` are summed into one out. */
+ * Items with the same `out_index` are summed into one out; an out that no item names is zero.
+ * `items` and `items_host` NULL: item t is {t, uniform.key, uniform.galois_element, t}, for item_count =
+ * out_count = digits_count, so that a plain rotation or relinearisation needs no list in device memory.
+ * is_public: the key is a public key: one digit, limbs q[0..l] alone everywhere, digits
+ * [digits_count][limb][N], out[t] [2][limb][N], key [2][q_limb_count][N]; `add` must be NULL. A key that is
+ * absent or of a lower level than the launch counts as zero: never a wild read. */
 typedef struct key_product_item {
     uint32_t digits; /* which batch entry of `digits` */
     uint32_t key;    /* index into the key table */
@@ -159,6 +164,8 @@ typedef struct kernel_key_product_args {
     const key_product_item *items; /* device */
     const key_product_item *items_host;
     uint32_t item_count;
+    key_product_item uniform; /* where items are NULL: key and galois_element */
+    uint32_t is_public;
 } kernel_key_product_args;
 
 /* MOD_DOWN: out = (a + P * permute_g(add) - conv) * D^-1, where D is the product of all p (and of q_l when
