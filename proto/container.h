@@ -56,6 +56,21 @@ ckks_status container_build(uint8_t **out, size_t *size, uint32_t kind, const vo
                             uint32_t manifest_bytes, const container_segment *segments,
                             uint32_t segment_count, ckks_error *err);
 
+/* container_size: bytes of the file that container_build would make, trailer included. CKKS_TOO_LARGE. */
+ckks_status container_size(uint64_t *out, uint32_t manifest_bytes, const container_segment *segments,
+                           uint32_t segment_count, ckks_error *err);
+
+/* Where container_emit puts a file's bytes, in order, without its trailer (the SHA-256 of all of them): the
+ * one place that knows the layout, shared by memory images and files. Sizes were checked by container_size.
+ */
+typedef struct container_sink {
+    ckks_status (*put)(void *context, const void *data, uint64_t bytes, ckks_error *err);
+    void *context;
+} container_sink;
+ckks_status container_emit(const container_sink *sink, uint32_t kind, const void *manifest,
+                           uint32_t manifest_bytes, const container_segment *segments, uint32_t segment_count,
+                           ckks_error *err);
+
 /* ---- files (blocking I/O) ---- */
 
 typedef struct container_file {

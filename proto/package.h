@@ -34,16 +34,23 @@ void params_to_message(params_message *out, const ckks_params *params);
 typedef struct signature_message {
     Ckksd__V1__Signature message;
 } signature_message;
-/* bytes, alignment and device are not on the wire: filled from params and 0. */
+/* Bytes, alignment and device are not on the wire: bytes follow from params, alignment is VALUE_ALIGNMENT,
+ * device is 0 (the receiver puts its own there before it compares). CKKS_PARAMS_MISMATCH if the signature
+ * names other parameters. */
 ckks_status signature_from_message(value_signature *out, const ckks_params *params,
                                    const Ckksd__V1__Signature *message, ckks_error *err);
 void signature_to_message(signature_message *out, const value_signature *signature);
 
+#define KEY_REQUIREMENTS_MAX 4096u
+
 /* key_requirements_from_messages checks kinds, elements (odd, below 2N, not 1), levels, duplicates, count <=
- * 4096. Caller frees. */
+ * KEY_REQUIREMENTS_MAX. Caller frees. */
 ckks_status key_requirements_from_messages(key_requirement **out, uint32_t *count, const ckks_params *params,
                                            Ckksd__V1__KeyRequirement *const *messages, size_t message_count,
                                            ckks_error *err);
+/* key_requirements_to_messages fills items[count] and list[count], pointers to them. */
+void key_requirements_to_messages(Ckksd__V1__KeyRequirement *items, Ckksd__V1__KeyRequirement **list,
+                                  const key_requirement *keys, uint32_t count);
 
 /* ---- model package ---- */
 

@@ -29,5 +29,8 @@ void packing_pack(uint8_t *out, const uint64_t *words, const ckks_params *params
                   uint32_t component_count);
 ckks_status packing_unpack(uint64_t *words, const uint8_t *packed, const ckks_params *params, uint32_t level,
                            bool with_p, uint32_t component_count, ckks_error *err);
+/* packing_check: packing_unpack's refusals without its words. */
+ckks_status packing_check(const uint8_t *packed, const ckks_params *params, uint32_t level, bool with_p,
+                          uint32_t component_count, ckks_error *err);
 
 #endif
