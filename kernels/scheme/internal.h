@@ -43,11 +43,19 @@ const base_conversion *context_mod_down(const ckks_context *context, uint32_t le
 const base_conversion *context_rescale(const ckks_context *context, uint32_t level);
 /* P mod prime j and its Shoup quotient */
 void context_p_product(const ckks_context *context, uint32_t prime_index, uint64_t *value, uint64_t *shoup);
+/*
+ * Roots of the encoder: for each stage length 2, 4, ... N/2 one after the other (stage `length` at pair
+ * length/2 - 1), the pairs (cos, sin) of 2 pi (5^j mod 4 length) / (4 length) for j < length/2, each
+ * correctly rounded. They do not depend on the slot count.
+ */
+const double *context_encoder_roots(const ckks_context *context);
+
 /* permutation of evaluation positions for a Galois element: out[i] = in[index[i]]. Computed: out position i
  * holds the value at psi^(2*bitrev(i)+1), so index = bitrev(((2*bitrev(i)+1)*g mod 2N - 1)/2). */
 uint32_t automorphism_index(uint32_t log_n, uint32_t galois_element, uint32_t i);
 
-/* ---- scalar transforms, the definition's fast form; words equal to the O(N^2) definition ---- */
+/* ---- scalar transforms, the definition's fast form; words equal to the O(N^2) definition. Canonical in and
+ * out; out may be in. No branch or address depends on the words. ---- */
 void ntt_forward_scalar(uint64_t *out, const uint64_t *in, const ntt_table *table);
 void ntt_inverse_scalar(uint64_t *out, const uint64_t *in, const ntt_table *table);
 /* ntt_forward_ref: value at psi^(2*bitrev(i)+1), by the definition, O(N^2). The oracle of every other

@@ -41,24 +41,35 @@ static inline uint64_t mod_mul_shoup(uint64_t a, uint64_t w, uint64_t w_shoup, u
     return r - (q & -(uint64_t)(r >= q));
 }
 
+/* modulus_create: 2 < value < 2^62, odd. Divides: never of a secret. */
 modulus modulus_create(uint64_t value);
 
-/* mod_reduce128: any 128-bit x. Quotient estimate from the upper words of x * floor(2^128/q); at most one
- * correction remains after the estimate's error of one (q < 2^50 leaves room). */
-static inline uint64_t mod_reduce128(uint128 x, const modulus *m) {
+/* mod_quotient128: floor(x / q) or one less, modulo 2^64, for any 128-bit x. It is exactly
+ * floor(x * floor(2^128/q) / 2^128) modulo 2^64 (no partial sum overflows: (2^64-1)^2 + 2^64-1 < 2^128), and
+ * floor(2^128/q) is short of 2^128/q by less than one, so the estimate is short of x/q by less than
+ * x/2^128 + 1 < 2 before, and by at most one after the floor. */
+static inline uint64_t mod_quotient128(uint128 x, const modulus *m) {
     const uint64_t x0 = (uint64_t)x, x1 = (uint64_t)(x >> 64);
     const uint128 middle = (uint128)x0 * m->barrett_high + (((uint128)x0 * m->barrett_low) >> 64);
     const uint128 middle2 = (uint128)x1 * m->barrett_low + (uint64_t)middle;
-    const uint64_t quotient = x1 * m->barrett_high + (uint64_t)(middle >> 64) + (uint64_t)(middle2 >> 64);
-    uint64_t r = x0 - quotient * m->value;
-    r -= m->value & -(uint64_t)(r >= m->value);
-    r -= m->value & -(uint64_t)(r >= m->value);
-    return r;
+    return x1 * m->barrett_high + (uint64_t)(middle >> 64) + (uint64_t)(middle2 >> 64);
+}
+/* mod_reduce128: any 128-bit x. The remainder of the estimate is below 2q, so one correction is enough. */
+static inline uint64_t mod_reduce128(uint128 x, const modulus *m) {
+    const uint64_t r = (uint64_t)x - mod_quotient128(x, m) * m->value;
+    return r - (m->value & -(uint64_t)(r >= m->value));
+}
+/* mod_shoup_fast: the words of mod_shoup without a division, for w < q. */
+static inline uint64_t mod_shoup_fast(uint64_t w, const modulus *m) {
+    const uint64_t quotient = mod_quotient128((uint128)w << 64, m);
+    const uint64_t r = 0 - quotient * m->value;
+    return quotient + (uint64_t)(r >= m->value);
 }
 static inline uint64_t mod_mul(uint64_t a, uint64_t b, const modulus *m) {
     return mod_reduce128((uint128)a * b, m);
 }
 
+/* mod_pow: time depends on the exponent, never on the base. */
 uint64_t mod_pow(uint64_t base, uint64_t exponent, const modulus *m);
 /* inverse of a nonzero residue modulo the prime */
 uint64_t mod_inverse(uint64_t a, const modulus *m);
