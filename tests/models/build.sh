@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Trains the example models on real data and writes them, with calibration and test samples, beside this file.
+# Needs the network: PyPI for a virtual environment, Debian's mirror for weka's copy of credit-g. Never part of
+# demo or test, which use the committed files.
+#
+#   MNIST_DIR       folder of the MNIST IDX files (gzip); without it the digits are left as they are
+#   CREDIT_G_ARFF   credit-g.arff; without it, taken from Debian's package weka
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+venv=$root/build/models
+python=$venv/bin/python
+
+if [ ! -x "$python" ]; then
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt"
+fi
+
+arff=${CREDIT_G_ARFF:-$venv/credit-g.arff}
+if [ ! -e "$arff" ]; then
+    fetched=$(mktemp -d)
+    trap 'rm -rf "$fetched"' EXIT
+    (cd "$fetched" && apt-get download -q weka >/dev/null && dpkg-deb -x weka_*.deb .)
+    cp "$fetched/usr/share/doc/weka/examples/credit-g.arff" "$arff"
+fi
+
+# one thread, so that sums are taken in the same order every time
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+"$python" "$here/breast_cancer.py"
+"$python" "$here/credit_g.py" "$arff"
+if [ -n "${MNIST_DIR:-}" ]; then
+    "$python" "$here/mnist.py" "$MNIST_DIR"
+else
+    echo "mnist: MNIST_DIR is not set, the committed model is kept"
+fi
