@@ -1,0 +1,24 @@
+/*
+ * Files that the client keeps: data, secret keys, key sets, ciphertexts, saved metadata. Everything here
+ * blocks on the disk. Writers write beside the target, sync and rename.
+ */
+#ifndef CKKS_CLIENT_FILES_H
+#define CKKS_CLIENT_FILES_H
+
+#include "kernels/base/status.h"
+
+#include <stddef.h>
+
+/* file_read reads a whole file; "-" is standard input. The caller frees *out with free(). CKKS_TOO_LARGE over
+ * size_max; errors name the path. */
+ckks_status file_read(uint8_t **out, size_t *size, const char *path, uint64_t size_max, ckks_error *err);
+/* file_name_error puts the path in front of the message of a filled error. */
+void file_name_error(ckks_error *err, const char *path);
+/* file_write replaces (or, unless `overwrite`, creates) a file with `mode` by writing beside it and renaming.
+ */
+ckks_status file_write(const char *path, const void *bytes, size_t size, unsigned mode, bool overwrite,
+                       ckks_error *err);
+/* file_make_parents creates the folders above `path` with mode 0700 where they are missing. */
+ckks_status file_make_parents(const char *path, ckks_error *err);
+
+#endif
