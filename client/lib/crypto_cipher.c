@@ -1,0 +1,266 @@
+/* Rows to ciphertexts and ciphertexts to scores. Whole slot vectors of plain values are wiped after use. */
+#include "client/lib/crypto.h"
+
+#include "kernels/base/bytes.h"
+#include "kernels/scheme/encoder.h"
+#include "proto/ciphertext_file.h"
+#include "proto/packing.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+
+void client_ciphertexts_fini(client_ciphertexts *list) {
+    if (!list) return;
+    for (uint32_t i = 0; list->items && i < list->count; i++) free(list->items[i].packed);
+    free(list->items);
+    *list = (client_ciphertexts){0};
+}
+
+static ckks_status list_allocate(client_ciphertexts *out, uint32_t count, ckks_error *err) {
+    if (!(out->items = calloc(count, sizeof *out->items)))
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for %u ciphertexts", count);
+    out->count = count;
+    return CKKS_OK;
+}
+
+static void wipe_free(void *memory, size_t bytes) {
+    if (memory) sodium_memzero(memory, bytes);
+    free(memory);
+}
+
+/* one ciphertext from one slot vector; scratch: plain and c0 (and c1) words */
+static ckks_status encrypt_one(client_ciphertext *out, const value_signature *signature,
+                               const ckks_context *context, const client_secret_key *sk,
+                               const client_public_key *pk, const double *slots, uint32_t slot_count,
+                               uint64_t *scratch, ckks_error *err) {
+    const ckks_params *params = context_params(context);
+    const uint32_t level = signature->limb_count - 1;
+    const size_t words = (size_t)signature->limb_count * params_n(params);
+    uint64_t *plain = scratch, *c0 = scratch + words, *c1 = scratch + 2 * words;
+    ckks_status rc;
+    out->signature = *signature;
+    out->is_seeded = sk != NULL;
+    rc = encoder_encode(plain, context, slots, NULL, slot_count, level, false, signature->scale, err);
+    if (rc != CKKS_OK) return rc;
+    if (sk)
+        rc = encrypt_symmetric(c0, out->seed, sk->key, plain, level, err);
+    else
+        rc = encrypt_public(c0, c1, context, pk->words,
+                            pk->words + (size_t)params->q_count * params_n(params), plain, level, err);
+    if (rc != CKKS_OK) return rc;
+    const uint32_t components = sk ? 1 : 2;
+    out->packed_bytes = packing_poly_bytes(params, level, false, components);
+    if (!(out->packed = malloc((size_t)out->packed_bytes)))
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a ciphertext");
+    packing_pack(out->packed, c0, params, level, false, components); /* c0 and c1 are neighbours */
+    return CKKS_OK;
+}
+
+static ckks_status check_input_signatures(const client_model *model, ckks_error *err) {
+    for (uint32_t i = 0; i < model->input_count; i++) {
+        const value_signature *s = &model->inputs[i];
+        if (s->component_count != 2 || s->batch_count != 1 || s->domain != VALUE_EVALUATION ||
+            s->basis != VALUE_BASIS_Q)
+            return ckks_error_set(err, CKKS_UNSUPPORTED, "inputs",
+                                  "input %u is no plain ciphertext: this client is too old for the model", i);
+    }
+    return CKKS_OK;
+}
+
+ckks_status client_encrypt(client_ciphertexts *out, const client_model *model, const client_secret_key *sk,
+                           const client_public_key *pk, const double *elements, uint32_t row_count,
+                           ckks_error *err) {
+    const uint32_t slot_count = client_slot_count(model);
+    const ckks_context *context = sk ? sk->context : pk ? pk->context : NULL;
+    ckks_status rc;
+    double *slots = NULL;
+    uint64_t *scratch = NULL;
+    size_t slots_bytes = 0, scratch_bytes = 0;
+    client_ciphertexts list = {.row_count = row_count};
+
+    *out = (client_ciphertexts){0};
+    if (!context)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "key", "a secret or a public key is needed");
+    if (memcmp(context_params(context)->id, model->params.id, CKKS_PARAMETER_ID_BYTES) != 0)
+        return ckks_error_set(err, CKKS_PARAMS_MISMATCH, "key",
+                              "the key was made for other parameters than the model's");
+    if ((rc = check_input_signatures(model, err)) != CKKS_OK) return rc;
+    memcpy(list.lineage, sk ? secret_key_lineage(sk->key) : pk->lineage, LINEAGE_BYTES);
+    slots_bytes = (size_t)model->input_count * slot_count * sizeof *slots;
+    scratch_bytes = (size_t)3 * model->params.q_count * params_n(&model->params) * sizeof *scratch;
+    if (!(slots = malloc(slots_bytes)) || !(scratch = malloc(scratch_bytes))) {
+        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to encrypt");
+        goto out;
+    }
+    if ((rc = client_slots(slots, model, elements, row_count, err)) != CKKS_OK) goto out;
+    if ((rc = list_allocate(&list, model->input_count, err)) != CKKS_OK) goto out;
+    for (uint32_t i = 0; i < model->input_count; i++) {
+        rc = encrypt_one(&list.items[i], &model->inputs[i], context, sk, pk, slots + (size_t)i * slot_count,
+                         slot_count, scratch, err);
+        if (rc != CKKS_OK) goto out;
+    }
+    *out = list, list = (client_ciphertexts){0};
+out:
+    wipe_free(slots, slots_bytes);
+    wipe_free(scratch, scratch_bytes);
+    client_ciphertexts_fini(&list);
+    return rc;
+}
+
+/* ---- back ---- */
+
+ckks_status client_ciphertexts_check(const client_ciphertexts *list, const ckks_params *params,
+                                     const value_signature *expected, uint32_t expected_count,
+                                     ckks_error *err) {
+    ckks_status rc;
+    if (list->count != expected_count)
+        return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "count", "%u ciphertexts, expected %u",
+                              list->count, expected_count);
+    for (uint32_t i = 0; i < list->count; i++) {
+        uint64_t bytes;
+        const client_ciphertext *c = &list->items[i];
+        if ((rc = value_signature_compare(&expected[i], &c->signature, err)) != CKKS_OK) return rc;
+        if ((rc = ciphertext_packed_bytes(&bytes, params, &c->signature, c->is_seeded, err)) != CKKS_OK)
+            return rc;
+        if (bytes != c->packed_bytes)
+            return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "bytes",
+                                  "ciphertext %u has %llu bytes, expected %llu", i,
+                                  (unsigned long long)c->packed_bytes, (unsigned long long)bytes);
+    }
+    return CKKS_OK;
+}
+
+/* words [2 or 3 components][limb][N] of one ciphertext */
+static ckks_status unpack_one(uint64_t *words, const ckks_params *params, const client_ciphertext *c,
+                              ckks_error *err) {
+    const uint32_t level = c->signature.limb_count - 1, n = params_n(params);
+    ckks_status rc;
+    if (!c->is_seeded)
+        return packing_unpack(words, c->packed, params, level, false, c->signature.component_count, err);
+    if ((rc = packing_unpack(words, c->packed, params, level, false, 1, err)) != CKKS_OK) return rc;
+    uint64_t *c1 = words + (size_t)c->signature.limb_count * n;
+    for (uint32_t i = 0; i <= level; i++)
+        seed_expand(c1 + (size_t)i * n, n, params->prime[i], c->seed, SEED_CIPHERTEXT, 0, i);
+    return CKKS_OK;
+}
+
+static ckks_status decrypt_one(double *decoded, const client_secret_key *sk, const client_ciphertext *c,
+                               uint64_t *words, uint64_t *plain, ckks_error *err) {
+    const ckks_params *params = context_params(sk->context);
+    const uint32_t level = c->signature.limb_count - 1;
+    ckks_status rc;
+    if ((rc = unpack_one(words, params, c, err)) != CKKS_OK) return rc;
+    if ((rc = decrypt(plain, sk->key, words, c->signature.component_count, level, err)) != CKKS_OK) return rc;
+    return encoder_decode(decoded, NULL, sk->context, plain, params_slot_count_max(params), level,
+                          c->signature.scale, err);
+}
+
+ckks_status client_decrypt(double *scores, const client_model *model, const client_secret_key *sk,
+                           const client_ciphertexts *outputs, uint32_t row_count, ckks_error *err) {
+    const ckks_params *params = &model->params;
+    const size_t slots = params_slot_count_max(params), poly = (size_t)params->q_count * params_n(params);
+    const double *pointer[64];
+    const double **decoded = pointer;
+    double *values = NULL;
+    uint64_t *words = NULL;
+    size_t values_bytes = 0, words_bytes = 4 * poly * sizeof *words;
+    ckks_status rc;
+
+    if (memcmp(context_params(sk->context)->id, params->id, CKKS_PARAMETER_ID_BYTES) != 0)
+        return ckks_error_set(err, CKKS_PARAMS_MISMATCH, "key",
+                              "the key was made for other parameters than the model's");
+    if ((rc = client_ciphertexts_check(outputs, params, model->outputs, model->output_count, err)) != CKKS_OK)
+        return rc;
+    if (memcmp(outputs->lineage, secret_key_lineage(sk->key), LINEAGE_BYTES) != 0)
+        return ckks_error_set(err, CKKS_LINEAGE_MISMATCH, "lineage",
+                              "the result belongs to another secret key");
+    for (uint32_t i = 0; i < outputs->count; i++)
+        if (outputs->items[i].signature.batch_count != 1 || outputs->items[i].signature.component_count > 3)
+            return ckks_error_set(err, CKKS_UNSUPPORTED, "outputs", "this client is too old for the model");
+    values_bytes = (size_t)outputs->count * slots * sizeof *values;
+    if (outputs->count > sizeof pointer / sizeof *pointer) decoded = malloc(outputs->count * sizeof *decoded);
+    values = malloc(values_bytes);
+    words = malloc(words_bytes);
+    if (!decoded || !values || !words) {
+        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to decrypt");
+        goto out;
+    }
+    for (uint32_t i = 0; i < outputs->count; i++) {
+        decoded[i] = values + i * slots;
+        rc = decrypt_one(values + i * slots, sk, &outputs->items[i], words, words + 3 * poly, err);
+        if (rc != CKKS_OK) goto out;
+    }
+    rc = client_scores(scores, model, decoded, row_count, err);
+out:
+    if (decoded != pointer) free(decoded);
+    wipe_free(values, values_bytes);
+    wipe_free(words, words_bytes);
+    return rc;
+}
+
+/* ---- files ---- */
+
+ckks_status client_ciphertexts_export(uint8_t **image, size_t *size, const client_ciphertexts *list,
+                                      const client_model *model, ckks_error *err) {
+    ckks_status rc;
+    ciphertext_view view = {.count = list->count, .sample_count = list->row_count};
+    view.model = model->description->name;
+    view.has_model_digest = model->has_digest;
+    memcpy(view.model_digest, model->digest, sizeof view.model_digest);
+    memcpy(view.parameter_id, model->params.id, sizeof view.parameter_id);
+    memcpy(view.lineage, list->lineage, sizeof view.lineage);
+    if (!(view.ciphertexts = calloc(list->count, sizeof *view.ciphertexts)))
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
+    for (uint32_t i = 0; i < list->count; i++) {
+        packed_ciphertext *to = &view.ciphertexts[i];
+        const client_ciphertext *from = &list->items[i];
+        *to = (packed_ciphertext){from->signature, from->packed, from->packed_bytes, from->is_seeded, {0}};
+        memcpy(to->seed, from->seed, sizeof to->seed);
+    }
+    rc = ciphertext_build(image, size, &model->params, &view, err);
+    free(view.ciphertexts);
+    return rc;
+}
+
+static ckks_status check_model(const client_model *model, const ciphertext_view *view, ckks_error *err) {
+    if (view->has_model_digest && model->has_digest && memcmp(view->model_digest, model->digest, 32) != 0)
+        return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "model",
+                              "the ciphertexts were made for another model (%s)", view->model);
+    return CKKS_OK;
+}
+
+ckks_status client_ciphertexts_import(client_ciphertexts *out, const client_model *model, bool is_request,
+                                      const void *image, size_t size, ckks_error *err) {
+    ckks_status rc;
+    container_view file = {0};
+    ciphertext_view view = {0};
+    client_ciphertexts list = {0};
+    *out = (client_ciphertexts){0};
+    if ((rc = container_parse(&file, image, size, CONTAINER_CIPHERTEXT, err)) != CKKS_OK) goto out;
+    if ((rc = ciphertext_from_container(&view, &file, &model->params, err)) != CKKS_OK) goto out;
+    if ((rc = check_model(model, &view, err)) != CKKS_OK) goto out;
+    if ((rc = list_allocate(&list, view.count, err)) != CKKS_OK) goto out;
+    list.row_count = view.sample_count ? view.sample_count : 1;
+    memcpy(list.lineage, view.lineage, sizeof list.lineage);
+    for (uint32_t i = 0; i < view.count; i++) {
+        const packed_ciphertext *from = &view.ciphertexts[i];
+        client_ciphertext *to = &list.items[i];
+        to->signature = from->signature;
+        to->is_seeded = from->is_seeded;
+        memcpy(to->seed, from->seed, sizeof to->seed);
+        to->packed_bytes = from->packed_bytes;
+        if (!(to->packed = malloc((size_t)from->packed_bytes + 1))) {
+            rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a ciphertext");
+            goto out;
+        }
+        memcpy(to->packed, from->packed, (size_t)from->packed_bytes);
+    }
+    rc = client_ciphertexts_check(&list, &model->params, is_request ? model->inputs : model->outputs,
+                                  is_request ? model->input_count : model->output_count, err);
+    if (rc == CKKS_OK) *out = list, list = (client_ciphertexts){0};
+out:
+    client_ciphertexts_fini(&list);
+    ciphertext_view_fini(&view);
+    container_view_fini(&file);
+    return rc;
+}

@@ -1,0 +1,440 @@
+/*
+ * What happens to a row before encryption and to scores after decryption. Pure arithmetic in binary64, the
+ * same on every machine but for libm's last bit.
+ *
+ * Preprocessing steps see the row as the previous step left it; an affine step computes (x - offset) * scale,
+ * here and after decryption. Categorical columns arrive as the index of their category, -1 when unknown.
+ */
+#include "client/lib/crypto.h"
+
+#include "kernels/base/bytes.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { STEP_AFFINE = 1, STEP_ONE_HOT, STEP_IMPUTE, STEP_NORMALISE, STEP_SELECT };
+enum { NORM_L1 = 1, NORM_L2, NORM_MAX };
+enum {
+    POST_AFFINE = 1,
+    POST_SOFTMAX,
+    POST_SIGMOID,
+    POST_ARGMAX,
+    POST_LABEL_MAP,
+    POST_BINARY,
+    POST_SOFTMAX_ZERO,
+    POST_PROBIT
+};
+enum { LAYOUT_LATENCY = 1, LAYOUT_THROUGHPUT = 2 };
+
+#define ROW_MAX (1u << 24)
+
+typedef struct row_buffer {
+    double *values;
+    size_t count;
+} row_buffer;
+
+/* list[i], the one value for all, or a default where the list is empty */
+static double pick(const double *list, size_t count, size_t i, double absent) {
+    return count == 0 ? absent : count == 1 ? list[0] : list[i];
+}
+
+static ckks_status check_width(size_t list, size_t width, const char *field, ckks_error *err) {
+    if (list <= 1 || list == width) return CKKS_OK;
+    return ckks_error_set(err, CKKS_MALFORMED, field, "%zu values for %zu elements", list, width);
+}
+
+static ckks_status step_one_hot(row_buffer *row, const Ckksd__V1__PreprocessStep *step, ckks_error *err) {
+    const size_t column = step->column, k = step->n_values;
+    if (column >= row->count || k == 0 || k > ROW_MAX - row->count)
+        return ckks_error_set(err, CKKS_MALFORMED, "column", "one-hot of element %zu into %zu", column, k);
+    double *wide = malloc((row->count - 1 + k) * sizeof *wide);
+    if (!wide) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
+    bool is_known = false;
+    for (size_t j = 0; j < k; j++) {
+        const bool hit = row->values[column] == step->values[j];
+        wide[column + j] = hit ? 1.0 : 0.0;
+        is_known |= hit;
+    }
+    if (!is_known && step->unknown_is_error) {
+        free(wide);
+        return ckks_error_set(err, CKKS_OUT_OF_RANGE, "",
+                              "element %zu has a category that the model does not know", column);
+    }
+    memcpy(wide, row->values, column * sizeof *wide);
+    memcpy(wide + column + k, row->values + column + 1, (row->count - column - 1) * sizeof *wide);
+    free(row->values);
+    row->values = wide;
+    row->count += k - 1;
+    return CKKS_OK;
+}
+
+static ckks_status step_select(row_buffer *row, const Ckksd__V1__PreprocessStep *step, ckks_error *err) {
+    if (step->n_index == 0 || step->n_index > ROW_MAX)
+        return ckks_error_set(err, CKKS_MALFORMED, "index", "selects %zu elements", step->n_index);
+    double *chosen = malloc(step->n_index * sizeof *chosen);
+    if (!chosen) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
+    for (size_t i = 0; i < step->n_index; i++) {
+        if (step->index[i] >= row->count) {
+            free(chosen);
+            return ckks_error_set(err, CKKS_MALFORMED, "index", "element %u of %zu", step->index[i],
+                                  row->count);
+        }
+        chosen[i] = row->values[step->index[i]];
+    }
+    free(row->values);
+    row->values = chosen;
+    row->count = step->n_index;
+    return CKKS_OK;
+}
+
+static void step_normalise(row_buffer *row, uint32_t norm) {
+    double total = 0;
+    for (size_t i = 0; i < row->count; i++) {
+        const double x = fabs(row->values[i]);
+        total = norm == NORM_MAX ? fmax(total, x) : total + (norm == NORM_L2 ? x * x : x);
+    }
+    if (norm == NORM_L2) total = sqrt(total);
+    if (total == 0) return;
+    for (size_t i = 0; i < row->count; i++) row->values[i] /= total;
+}
+
+static ckks_status apply_step(row_buffer *row, const Ckksd__V1__PreprocessStep *step, ckks_error *err) {
+    ckks_status rc;
+    switch (step->kind) {
+    case STEP_AFFINE:
+        if ((rc = check_width(step->n_offset, row->count, "offset", err)) != CKKS_OK) return rc;
+        if ((rc = check_width(step->n_scale, row->count, "scale", err)) != CKKS_OK) return rc;
+        for (size_t i = 0; i < row->count; i++)
+            row->values[i] = (row->values[i] - pick(step->offset, step->n_offset, i, 0)) *
+                             pick(step->scale, step->n_scale, i, 1);
+        return CKKS_OK;
+    case STEP_ONE_HOT:
+        return step_one_hot(row, step, err);
+    case STEP_IMPUTE:
+        if ((rc = check_width(step->n_values, row->count, "values", err)) != CKKS_OK) return rc;
+        for (size_t i = 0; i < row->count; i++)
+            if (isnan(row->values[i])) row->values[i] = pick(step->values, step->n_values, i, (double)NAN);
+        return CKKS_OK;
+    case STEP_NORMALISE:
+        if (step->norm < NORM_L1 || step->norm > NORM_MAX) break;
+        step_normalise(row, step->norm);
+        return CKKS_OK;
+    case STEP_SELECT:
+        return step_select(row, step, err);
+    default:
+        break;
+    }
+    return ckks_error_set(err, CKKS_UNSUPPORTED, "preprocess",
+                          "step of kind %u: this client is too old for the model", step->kind);
+}
+
+/* Raw values against what the columns declare. A missing value passes: a step may impute it. */
+static ckks_status check_columns(const client_model *model, const double *row, ckks_error *err) {
+    const Ckksd__V1__ModelDescription *d = model->description;
+    for (uint32_t i = 0; i < d->n_columns; i++) {
+        const Ckksd__V1__Column *c = d->columns[i];
+        if ((c->has_minimum && row[i] < c->minimum) || (c->has_maximum && row[i] > c->maximum))
+            return ckks_error_set(err, CKKS_OUT_OF_RANGE, c->name ? c->name : "",
+                                  "%g is outside of %g to %g, which the model was made for", row[i],
+                                  c->has_minimum ? c->minimum : -INFINITY,
+                                  c->has_maximum ? c->maximum : INFINITY);
+        if (isinf(row[i]))
+            return ckks_error_set(err, CKKS_OUT_OF_RANGE, c->name ? c->name : "", "infinity is no input");
+    }
+    return CKKS_OK;
+}
+
+static ckks_status check_elements(const client_model *model, const double *elements, ckks_error *err) {
+    const Ckksd__V1__ModelDescription *d = model->description;
+    for (uint32_t i = 0; i < model->element_count; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "element %u", i);
+        const char *field =
+            d->n_columns == model->element_count && d->columns[i]->name ? d->columns[i]->name : name;
+        if (!isfinite(elements[i]))
+            return ckks_error_set(err, CKKS_OUT_OF_RANGE, field, "the value is missing or not finite");
+        if ((d->has_minimum && elements[i] < d->minimum) || (d->has_maximum && elements[i] > d->maximum))
+            return ckks_error_set(
+                err, CKKS_OUT_OF_RANGE, field,
+                "%g after preprocessing is outside of %g to %g: encrypted, it would spoil every result",
+                elements[i], d->minimum, d->maximum);
+    }
+    return CKKS_OK;
+}
+
+ckks_status client_preprocess(double *elements, const client_model *model, const double *row,
+                              ckks_error *err) {
+    const Ckksd__V1__ModelDescription *d = model->description;
+    ckks_status rc;
+    row_buffer r = {malloc((size_t)model->raw_count * sizeof *r.values), model->raw_count};
+    if (!r.values) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
+    memcpy(r.values, row, r.count * sizeof *r.values);
+    if ((rc = check_columns(model, row, err)) != CKKS_OK) goto out;
+    for (size_t i = 0; i < d->n_preprocess; i++)
+        if ((rc = apply_step(&r, d->preprocess[i], err)) != CKKS_OK) goto out;
+    if (r.count != model->element_count) {
+        rc = ckks_error_set(err, CKKS_MALFORMED, "preprocess", "gives %zu elements, the layout takes %u",
+                            r.count, model->element_count);
+        goto out;
+    }
+    if ((rc = check_elements(model, r.values, err)) != CKKS_OK) goto out;
+    memcpy(elements, r.values, r.count * sizeof *r.values);
+out:
+    free(r.values);
+    return rc;
+}
+
+/* ---- layout ---- */
+
+uint32_t client_slot_count(const client_model *model) {
+    return model->description->input_layout->slot_count;
+}
+
+uint32_t client_rows_per_request(const client_model *model) {
+    const Ckksd__V1__InputLayout *l = model->description->input_layout;
+    return l->kind == LAYOUT_THROUGHPUT ? (l->sample_count_max ? l->sample_count_max : l->slot_count) : 1;
+}
+
+ckks_status client_slots(double *slots, const client_model *model, const double *elements, uint32_t row_count,
+                         ckks_error *err) {
+    const Ckksd__V1__InputLayout *l = model->description->input_layout;
+    const uint32_t slot_count = l->slot_count;
+    if (row_count == 0 || row_count > client_rows_per_request(model) ||
+        row_count > (l->kind == LAYOUT_LATENCY ? 1 : slot_count))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "rows", "%u rows, at most %u go into one request",
+                              row_count, client_rows_per_request(model));
+    memset(slots, 0, (size_t)model->input_count * slot_count * sizeof *slots);
+    for (uint32_t i = 0; i < model->element_count; i++) {
+        if (l->kind == LAYOUT_THROUGHPUT) {
+            if (i >= model->input_count)
+                return ckks_error_set(err, CKKS_MALFORMED, "input_layout", "element %u", i);
+            for (uint32_t s = 0; s < row_count; s++)
+                slots[(size_t)i * slot_count + s] = elements[(size_t)s * model->element_count + i];
+            continue;
+        }
+        if (i >= l->n_input || i >= l->n_slot || l->input[i] >= model->input_count ||
+            l->slot[i] >= slot_count)
+            return ckks_error_set(err, CKKS_MALFORMED, "input_layout", "element %u", i);
+        slots[(size_t)l->input[i] * slot_count + l->slot[i]] = elements[i];
+    }
+    return CKKS_OK;
+}
+
+ckks_status client_scores(double *scores, const client_model *model, const double *const *decoded,
+                          uint32_t row_count, ckks_error *err) {
+    const Ckksd__V1__OutputLayout *l = model->description->output_layout;
+    const uint32_t full = params_slot_count_max(&model->params);
+    for (uint32_t row = 0; row < row_count; row++)
+        for (uint32_t i = 0; i < model->score_count; i++) {
+            const bool is_latency = l->kind == LAYOUT_LATENCY;
+            const uint32_t output = is_latency ? (i < l->n_output ? l->output[i] : UINT32_MAX) : i;
+            const uint32_t slot = is_latency ? (i < l->n_slot ? l->slot[i] : UINT32_MAX) : row;
+            if (output >= model->output_count || slot >= full || (is_latency && row))
+                return ckks_error_set(err, CKKS_MALFORMED, "output_layout", "element %u", i);
+            scores[(size_t)row * model->score_count + i] = decoded[output][slot];
+        }
+    return CKKS_OK;
+}
+
+bool client_scores_are_plausible(const client_model *model, const double *scores, uint32_t count) {
+    const Ckksd__V1__ModelDescription *d = model->description;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!isfinite(scores[i])) return false;
+        if (d->has_output_minimum && scores[i] < d->output_minimum) return false;
+        if (d->has_output_maximum && scores[i] > d->output_maximum) return false;
+    }
+    return true;
+}
+
+/* ---- precision ---- */
+
+double client_promised_step(const client_model *model) {
+    const Ckksd__V1__ModelDescription *d = model->description;
+    if (!d->has_promised_error || !(d->promised_error > 0) || !isfinite(d->promised_error)) return 0;
+    const double decade = pow(10.0, floor(log10(d->promised_error)));
+    static const double factor[] = {1, 2, 5};
+    for (int i = 0; i < 3; i++)
+        if (factor[i] * decade >= d->promised_error) return factor[i] * decade;
+    return 10 * decade;
+}
+
+void client_round(double *scores, uint32_t count, double step) {
+    if (!(step > 0)) return;
+    /* decimal steps have no exact binary64: dividing by the integer 1/step keeps 0.3 printing as 0.3 */
+    const double inverse = step < 1 ? nearbyint(1 / step) : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const double multiple = nearbyint(scores[i] / step);
+        scores[i] = inverse > 0 ? multiple / inverse : multiple * step;
+    }
+}
+
+/* ---- scores to predictions ---- */
+
+void client_prediction_fini(client_prediction *prediction) {
+    if (!prediction) return;
+    free(prediction->values);
+    *prediction = (client_prediction){0};
+}
+
+static void post_softmax(double *v, uint32_t count, bool keep_zero) {
+    double top = -INFINITY, total = 0;
+    for (uint32_t i = 0; i < count; i++) top = fmax(top, v[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        v[i] = keep_zero && fabs(v[i]) < 1e-7 ? 0 : exp(v[i] - top);
+        total += v[i];
+    }
+    for (uint32_t i = 0; i < count && total > 0; i++) v[i] /= total;
+}
+
+/* the normal quantile: Newton from the middle on a monotone function, clamped where doubles end */
+static double quantile(double p) {
+    if (!(p > 0)) return -38;
+    if (!(p < 1)) return 38;
+    double low = -38, high = 38;
+    for (int i = 0; i < 80; i++) {
+        const double middle = 0.5 * (low + high);
+        if (0.5 * erfc(-middle / 1.4142135623730951) < p)
+            low = middle;
+        else
+            high = middle;
+    }
+    return 0.5 * (low + high);
+}
+
+static void choose_label(client_prediction *p, uint32_t index) {
+    p->has_label = true;
+    p->label_index = index;
+    snprintf(p->label, sizeof p->label, "%u", index);
+}
+
+static uint32_t largest(const double *v, uint32_t count) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < count; i++)
+        if (v[i] > v[best]) best = i;
+    return best;
+}
+
+static double margin_to_runner_up(const double *v, uint32_t count, uint32_t best) {
+    double margin = INFINITY;
+    for (uint32_t i = 0; i < count; i++)
+        if (i != best) margin = fmin(margin, v[best] - v[i]);
+    return margin;
+}
+
+static ckks_status post_binary(client_prediction *p, const Ckksd__V1__PostprocessStep *step,
+                               ckks_error *err) {
+    if (p->value_count != 1)
+        return ckks_error_set(err, CKKS_MALFORMED, "postprocess", "a binary decision from %u scores",
+                              p->value_count);
+    const double score = p->values[0];
+    choose_label(p, score > step->threshold ? 1 : 0);
+    if (!step->append_complement) return CKKS_OK;
+    double *pair = realloc(p->values, 2 * sizeof *pair);
+    if (!pair) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a prediction");
+    pair[0] = 1 - score, pair[1] = score;
+    p->values = pair, p->value_count = 2;
+    return CKKS_OK;
+}
+
+static ckks_status post_label_map(client_prediction *p, const Ckksd__V1__PostprocessStep *step,
+                                  ckks_error *err) {
+    if (!p->has_label) choose_label(p, largest(p->values, p->value_count));
+    if (p->label_index < step->n_labels)
+        snprintf(p->label, sizeof p->label, "%s", step->labels[p->label_index]);
+    else if (p->label_index < step->n_integer_labels)
+        snprintf(p->label, sizeof p->label, "%lld", (long long)step->integer_labels[p->label_index]);
+    else
+        return ckks_error_set(err, CKKS_MALFORMED, "labels", "class %u has no name", p->label_index);
+    return CKKS_OK;
+}
+
+static ckks_status post_affine(client_prediction *p, const Ckksd__V1__PostprocessStep *step,
+                               ckks_error *err) {
+    ckks_status rc;
+    if ((rc = check_width(step->n_offset, p->value_count, "offset", err)) != CKKS_OK) return rc;
+    if ((rc = check_width(step->n_scale, p->value_count, "scale", err)) != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < p->value_count; i++)
+        p->values[i] = (p->values[i] - pick(step->offset, step->n_offset, i, 0)) *
+                       pick(step->scale, step->n_scale, i, 1);
+    return CKKS_OK;
+}
+
+static ckks_status post_step(client_prediction *p, const Ckksd__V1__PostprocessStep *step, ckks_error *err) {
+    switch (step->kind) {
+    case POST_AFFINE:
+        return post_affine(p, step, err);
+    case POST_SOFTMAX:
+    case POST_SOFTMAX_ZERO:
+        post_softmax(p->values, p->value_count, step->kind == POST_SOFTMAX_ZERO);
+        return CKKS_OK;
+    case POST_SIGMOID:
+        for (uint32_t i = 0; i < p->value_count; i++) p->values[i] = 1 / (1 + exp(-p->values[i]));
+        return CKKS_OK;
+    case POST_PROBIT:
+        for (uint32_t i = 0; i < p->value_count; i++) p->values[i] = quantile(p->values[i]);
+        return CKKS_OK;
+    case POST_ARGMAX:
+        choose_label(p, largest(p->values, p->value_count));
+        return CKKS_OK;
+    case POST_LABEL_MAP:
+        return post_label_map(p, step, err);
+    case POST_BINARY:
+        return post_binary(p, step, err);
+    default:
+        return ckks_error_set(err, CKKS_UNSUPPORTED, "postprocess",
+                              "step of kind %u: this client is too old for the model", step->kind);
+    }
+}
+
+/* The score at which a binary decision flips, pulled back through the steps before it (all monotone). */
+static double binary_margin(const Ckksd__V1__ModelDescription *d, double score) {
+    for (size_t i = d->n_postprocess; i-- > 0;) {
+        if (d->postprocess[i]->kind != POST_BINARY) continue;
+        double threshold = d->postprocess[i]->threshold;
+        for (size_t k = i; k-- > 0;) {
+            const Ckksd__V1__PostprocessStep *s = d->postprocess[k];
+            if (s->kind == POST_SIGMOID)
+                threshold = log(threshold / (1 - threshold));
+            else if (s->kind == POST_AFFINE)
+                threshold = threshold / pick(s->scale, s->n_scale, 0, 1) + pick(s->offset, s->n_offset, 0, 0);
+            else if (s->kind == POST_PROBIT)
+                threshold = 0.5 * erfc(-threshold / 1.4142135623730951);
+        }
+        return fabs(score - threshold);
+    }
+    return INFINITY;
+}
+
+ckks_status client_postprocess(client_prediction *out, const client_model *model, const double *scores,
+                               ckks_error *err) {
+    const Ckksd__V1__ModelDescription *d = model->description;
+    ckks_status rc = CKKS_OK;
+    *out = (client_prediction){.value_count = model->score_count, .margin = INFINITY};
+    if (!(out->values = malloc((size_t)model->score_count * sizeof *out->values)))
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a prediction");
+    memcpy(out->values, scores, (size_t)model->score_count * sizeof *scores);
+    for (size_t i = 0; i < d->n_postprocess && rc == CKKS_OK; i++)
+        rc = post_step(out, d->postprocess[i], err);
+    if (rc != CKKS_OK) {
+        client_prediction_fini(out);
+        return rc;
+    }
+    if (out->has_label)
+        out->margin = model->score_count == 1 ? binary_margin(d, scores[0])
+                                              : margin_to_runner_up(scores, model->score_count,
+                                                                    largest(scores, model->score_count));
+    return CKKS_OK;
+}
+
+uint32_t client_model_label_count(const client_model *model) {
+    const Ckksd__V1__ModelDescription *d = model->description;
+    uint32_t count = 0;
+    for (size_t i = 0; i < d->n_postprocess; i++) {
+        const Ckksd__V1__PostprocessStep *s = d->postprocess[i];
+        if (s->kind == POST_ARGMAX && !count) count = model->score_count;
+        if (s->kind == POST_BINARY) count = 2;
+        if (s->kind == POST_LABEL_MAP) count = (uint32_t)(s->n_labels ? s->n_labels : s->n_integer_labels);
+    }
+    return count;
+}
