@@ -35,25 +35,30 @@ typedef struct key_requirement {
     uint32_t level;          /* highest level at which it is used */
 } key_requirement;
 
+/* key_requirement_check: CKKS_INVALID_ARGUMENT naming the field if kind, element or level is impossible. */
+ckks_status key_requirement_check(const ckks_params *params, const key_requirement *key, ckks_error *err);
+
 /* Words of one seeded key as it travels (component 0 only): [digit][limb][N], limbs q[0..level] then p;
- * KEY_PUBLIC: [limb][N], limbs q[0..level]. */
+ * KEY_PUBLIC: [limb][N], limbs q[0..level]. The requirement has passed key_requirement_check. */
 uint64_t key_seeded_word_count(const ckks_params *params, const key_requirement *key);
 /* Words of one key as a device holds it, both components. */
 uint64_t key_resident_word_count(const ckks_params *params, const key_requirement *key);
 
-/* key_generate writes component 0 for component 1 = seed_expand(seed, SEED_KEY_SET (KEY_PUBLIC:
- * SEED_PUBLIC_KEY), key_index * dnum_full + digit, prime). */
+/* key_generate writes key_seeded_word_count words: component 0 for component 1 = seed_expand(seed,
+ * SEED_KEY_SET (KEY_PUBLIC: SEED_PUBLIC_KEY), key_index * dnum_full + digit, prime). Runs on the OpenMP team
+ * of the calling thread. */
 ckks_status key_generate(uint64_t *words, const secret_key *sk, const key_requirement *key,
                          const uint8_t seed[SEED_BYTES], uint32_t key_index, ckks_error *err);
 
-/* encrypt_symmetric: plain [limb][N] evaluation domain -> c0 [limb][N] with c1 = seed_expand(seed,
+/* encrypt_symmetric: plain [limb][N] evaluation domain, canonical -> c0 [limb][N] with c1 = seed_expand(seed,
  * SEED_CIPHERTEXT, 0, prime). `seed` is output: drawn fresh inside, never reused. */
 ckks_status encrypt_symmetric(uint64_t *c0, uint8_t seed[SEED_BYTES], const secret_key *sk,
                               const uint64_t *plain, uint32_t level, ckks_error *err);
 /* encrypt_public: pk0, pk1 [limb][N] of at least level + 1 limbs. Writes c0, c1 whole. */
 ckks_status encrypt_public(uint64_t *c0, uint64_t *c1, const ckks_context *context, const uint64_t *pk0,
                            const uint64_t *pk1, const uint64_t *plain, uint32_t level, ckks_error *err);
-/* decrypt: plain = c0 + c1*s (+ c2*s^2 when component_count is 3); words [component][limb][N]. */
+/* decrypt: plain = c0 + c1*s (+ c2*s^2 when component_count is 3); words [component][limb][N], canonical (the
+ * caller has checked what a peer sent). plain may not overlap words. */
 ckks_status decrypt(uint64_t *plain, const secret_key *sk, const uint64_t *words, uint32_t component_count,
                     uint32_t level, ckks_error *err);
 

@@ -1,0 +1,64 @@
+#include "kernels/scheme/sample.h"
+
+#include "kernels/base/bytes.h"
+
+#include <sodium.h>
+
+void sampler_init(sampler *s) {
+    s->block = s->stream = 0;
+    randombytes_buf(s->key, sizeof s->key);
+}
+
+void sampler_init_key(sampler *s, const uint8_t key[SAMPLER_KEY_BYTES], uint32_t stream) {
+    s->block = 0, s->stream = stream;
+    memcpy(s->key, key, sizeof s->key);
+}
+
+static void next_chunk(sampler *s) {
+    uint8_t nonce[crypto_stream_chacha20_ietf_NONCEBYTES] = {0};
+    bytes_write_u32(nonce, s->stream);
+    memset(s->chunk, 0, sizeof s->chunk);
+    crypto_stream_chacha20_ietf_xor_ic(s->chunk, s->chunk, sizeof s->chunk, nonce, s->block, s->key);
+    s->block += SAMPLER_CHUNK_BYTES / 64;
+}
+
+void sample_ternary(int8_t *out, size_t n, sampler *s) {
+    size_t kept = 0;
+    while (kept < n) {
+        next_chunk(s);
+        for (size_t i = 0; i < SAMPLER_CHUNK_BYTES * 4 && kept < n; i++) {
+            const unsigned draw = (s->chunk[i / 4] >> (i % 4 * 2)) & 3u;
+            out[kept] = (int8_t)((int)draw - 1);
+            kept += (size_t)((draw + 1) >> 2 ^ 1u); /* a 3 is overwritten by the next draw */
+        }
+    }
+    sodium_memzero(s->chunk, sizeof s->chunk);
+}
+
+/* ones in a 21-bit number; a library's may read a table at secret indices */
+static uint32_t count_ones(uint32_t x) {
+    x -= x >> 1 & 0x55555555u;
+    x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
+    x = (x + (x >> 4)) & 0x0F0F0F0Fu;
+    return (x * 0x01010101u) >> 24;
+}
+
+void sample_error(int8_t *out, size_t n, sampler *s) {
+    const uint32_t mask = (1u << 21) - 1;
+    for (size_t done = 0; done < n;) {
+        next_chunk(s);
+        for (size_t i = 0; i < SAMPLER_CHUNK_BYTES / 8 && done < n; i++, done++) {
+            const uint64_t draw = bytes_read_u64(s->chunk + 8 * i);
+            out[done] = (int8_t)((int)count_ones((uint32_t)draw & mask) -
+                                 (int)count_ones((uint32_t)(draw >> 21) & mask));
+        }
+    }
+    sodium_memzero(s->chunk, sizeof s->chunk);
+}
+
+void small_to_residues(uint64_t *out, const int8_t *in, size_t n, uint64_t q) {
+    for (size_t i = 0; i < n; i++) {
+        const int64_t x = in[i];
+        out[i] = (uint64_t)x + (q & (uint64_t)(x >> 63));
+    }
+}
