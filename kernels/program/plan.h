@@ -126,13 +126,15 @@ typedef struct plan {
 
 /*
  * plan_check verifies everything that can be checked without encoding: numbering, levels, exact scales (bit
- * for bit, by the evaluator's rules), component counts, batch counts, table indices, steps against required
- * keys and their levels, the security gate (unless is_insecure). CKKS_MALFORMED or CKKS_SIGNATURE_MISMATCH;
+ * for bit, by the evaluator's rules), component counts, batch counts, table indices, `keys` equal to
+ * plan_key_requirements, the security gate (unless is_insecure). CKKS_MALFORMED or CKKS_SIGNATURE_MISMATCH;
  * err->field names the operation as "operation 12 (ROTATE, dense_1)". Pure.
  */
 ckks_status plan_check(const plan *p, ckks_error *err);
 
-/* plan_key_requirements lists what the operations need: caller frees *out with free(). */
+/* plan_key_requirements lists what the operations need, in the order of plan.keys, after every check of
+ * plan_check but the comparison with plan.keys and the gate: a compiler calls it first. Caller frees *out
+ * with free(). */
 ckks_status plan_key_requirements(const plan *p, key_requirement **out, uint32_t *count, ckks_error *err);
 
 const char *plan_operation_name(uint32_t kind);
@@ -140,7 +142,7 @@ const char *plan_operation_name(uint32_t kind);
 /*
  * plan_interpret runs the plan on clear slot vectors, the same polynomials: inputs[input][slot_count full],
  * outputs likewise. No noise, no encoding: binary64. The oracle for whole programs. slot_count = N/2 always;
- * batch values are consecutive vectors.
+ * batch values are consecutive vectors. `p` has passed plan_check. Allocates what is alive; pure otherwise.
  */
 ckks_status plan_interpret(double *const *outputs, const plan *p, const double *const *inputs,
                            ckks_error *err);
