@@ -22,7 +22,8 @@ ckks_status segments_from_messages(frame_segment *out, uint32_t capacity, uint32
 /*
  * infer_inputs_check compares a request with the model's input signatures (expected[expected_count], with the
  * device that they live on) and fills inputs[expected_count], ready for graph_program_copy_inputs_from: their
- * data point into the frame's body, at segment alignment (12 + 16k from its start). `segments` have passed
+ * data point into the frame's body, at segment alignment (12 + 16k from its start), their seeds into
+ * `request`; both must stay until the copy has returned. `segments` have passed
  * frame_check_segments. CKKS_PARAMS_MISMATCH, CKKS_SIGNATURE_MISMATCH (err->field "inputs[i].NAME"),
  * CKKS_MALFORMED.
  */
