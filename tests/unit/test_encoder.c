@@ -1,0 +1,481 @@
+/* The encoder against MPFR's evaluation of the embedding, coefficient by coefficient and slot by slot. */
+#include "kernels/scheme/encoder.h"
+#include "kernels/scheme/encoder_roots.h"
+#include "kernels/scheme/internal.h"
+#include "tests/support/fixtures.h"
+
+#include <flint/fmpz.h>
+#include <float.h>
+#include <math.h>
+#include <mpfr.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define PRECISION 200
+
+static void *create(size_t count, size_t size) {
+    void *memory = calloc(count, size);
+    assert_non_null(memory);
+    return memory;
+}
+
+static void random_slots(double *out, uint32_t count, double magnitude, uint64_t seed) {
+    prng r;
+    prng_init(&r, seed);
+    for (uint32_t i = 0; i < count; i++) out[i] = magnitude * prng_symmetric(&r);
+}
+
+/* ---- a table of cos and sin of 2 pi i / order, i < order, at high precision ---- */
+
+typedef struct circle {
+    uint32_t order;
+    mpfr_t *cosine, *sine;
+} circle;
+
+static void circle_init(circle *c, uint32_t order) {
+    c->order = order;
+    c->cosine = create(order, sizeof *c->cosine);
+    c->sine = create(order, sizeof *c->sine);
+    mpfr_t x;
+    mpfr_init2(x, PRECISION);
+    for (uint32_t i = 0; i < order; i++) {
+        mpfr_init2(c->cosine[i], PRECISION), mpfr_init2(c->sine[i], PRECISION);
+        mpfr_const_pi(x, MPFR_RNDN);
+        mpfr_mul_ui(x, x, 2 * (unsigned long)i, MPFR_RNDN);
+        mpfr_div_ui(x, x, order, MPFR_RNDN);
+        mpfr_sin_cos(c->sine[i], c->cosine[i], x, MPFR_RNDN);
+    }
+    mpfr_clear(x);
+}
+
+static void circle_fini(circle *c) {
+    for (uint32_t i = 0; i < c->order; i++) mpfr_clear(c->cosine[i]), mpfr_clear(c->sine[i]);
+    free(c->cosine), free(c->sine);
+}
+
+/* ---- roots ---- */
+
+static void roots_are_correctly_rounded(void **state) {
+    (void)state;
+    const uint32_t log_n = 17, slots = 1u << (log_n - 1);
+    double *roots = NULL;
+    assert_int_equal(encoder_roots_create(&roots, log_n), CKKS_OK);
+    mpfr_t x, c, s;
+    mpfr_init2(x, 160), mpfr_init2(c, 160), mpfr_init2(s, 160);
+    const double *at = roots;
+    for (uint32_t length = 2; length <= slots; length *= 2) {
+        for (uint32_t j = 0, power = 1; j < length / 2; j++, power = power * 5 % (4 * length), at += 2) {
+            /* every root of the short stages, one in seven of the long ones */
+            if (length > 4096 && j % 7) continue;
+            mpfr_const_pi(x, MPFR_RNDN);
+            mpfr_mul_ui(x, x, power, MPFR_RNDN);
+            mpfr_div_ui(x, x, 2 * length, MPFR_RNDN);
+            mpfr_sin_cos(s, c, x, MPFR_RNDN);
+            assert_true(at[0] == mpfr_get_d(c, MPFR_RNDN));
+            assert_true(at[1] == mpfr_get_d(s, MPFR_RNDN));
+        }
+    }
+    mpfr_clear(x), mpfr_clear(c), mpfr_clear(s);
+    free(roots);
+}
+
+/* ---- encode ---- */
+
+/* The coefficients by definition: m_k = (scale/s) Re(sum_j z_j zeta^(-5^j k)), k < 2s, zeta = exp(2 pi i /
+ * 4s). */
+static void exact_coefficient(mpfr_t out, uint32_t k, const double *re, const double *im, uint32_t slots,
+                              double scale, const circle *c) {
+    const uint32_t order = 4 * slots;
+    mpfr_t term;
+    mpfr_init2(term, PRECISION);
+    mpfr_set_zero(out, 1);
+    for (uint32_t j = 0, power = 1; j < slots; j++, power = power * 5 % order) {
+        const uint32_t at = (uint32_t)((uint64_t)power * k % order);
+        mpfr_mul_d(term, c->cosine[at], re[j], MPFR_RNDN);
+        mpfr_add(out, out, term, MPFR_RNDN);
+        if (!im) continue;
+        mpfr_mul_d(term, c->sine[at], im[j], MPFR_RNDN);
+        mpfr_add(out, out, term, MPFR_RNDN);
+    }
+    mpfr_mul_d(out, out, scale, MPFR_RNDN);
+    mpfr_div_ui(out, out, slots, MPFR_RNDN);
+    mpfr_clear(term);
+}
+
+/* centred value of one limb's coefficient: enough where coefficients are far below the prime */
+static double centred(uint64_t word, uint64_t q) {
+    return word > q / 2 ? -(double)(q - word) : (double)word;
+}
+
+static double worst_encoding_error(uint32_t log_n, uint32_t slots, double magnitude, double scale,
+                                   bool is_complex, uint32_t step) {
+    const ckks_params p = fixture_params_bits(log_n, 2, 1, 1, 50, 40, 50);
+    ckks_context *context = fixture_context_of(&p);
+    const uint32_t n = params_n(&p), gap = n / (2 * slots);
+    double *re = create(slots, sizeof *re), *im = create(slots, sizeof *im), worst = 0;
+    uint64_t *words = create((size_t)3 * n, sizeof *words);
+    random_slots(re, slots, magnitude, slots + 1), random_slots(im, slots, magnitude, slots + 2);
+    assert_int_equal(encoder_encode(words, context, re, is_complex ? im : NULL, slots, 1, true, scale, NULL),
+                     CKKS_OK);
+    for (uint32_t i = 0; i < 3; i++)
+        ntt_inverse_scalar(words + i * n, words + i * n, context_ntt(context, i));
+    circle c;
+    circle_init(&c, 4 * slots);
+    mpfr_t exact;
+    mpfr_init2(exact, PRECISION);
+    for (uint32_t k = 0; k < n; k++) {
+        const double value = centred(words[k], p.prime[0]);
+        if (k % gap) assert_int_equal(words[k], 0);
+        for (uint32_t i = 1; i < 3; i++) /* one integer in all limbs, P's included */
+            assert_true(centred(words[i * n + k], p.prime[i]) == value);
+        if (k % gap || k / gap % step) continue;
+        exact_coefficient(exact, k / gap, re, is_complex ? im : NULL, slots, scale, &c);
+        mpfr_sub_d(exact, exact, value, MPFR_RNDN);
+        const double error = fabs(mpfr_get_d(exact, MPFR_RNDN));
+        if (error > worst) worst = error;
+    }
+    mpfr_clear(exact);
+    circle_fini(&c);
+    free(re), free(im), free(words);
+    context_destroy(context);
+    return worst;
+}
+
+static void encoding_equals_the_exact_embedding_rounded(void **state) {
+    (void)state;
+    const struct {
+        uint32_t log_n, slots, step;
+        double magnitude, scale;
+        bool is_complex;
+    } cases[] = {
+        {10, 512, 1, 1, 0x1p30, false},   {10, 512, 1, 1, 0x1p30, true},    {10, 1, 1, 3, 0x1p35, true},
+        {10, 2, 1, 3, 0x1p35, false},     {10, 64, 1, 40, 0x1p30, true},    {11, 1024, 5, 1, 0x1p38, true},
+        {12, 2048, 31, 8, 0x1p30, false}, {13, 4096, 331, 1, 0x1p36, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double worst = worst_encoding_error(cases[i].log_n, cases[i].slots, cases[i].magnitude,
+                                                  cases[i].scale, cases[i].is_complex, cases[i].step);
+        print_message("N = 2^%u, %u slots: worst error %.4f units\n", cases[i].log_n, cases[i].slots, worst);
+        /* half a unit of rounding, and what binary64 loses before it: far from another half */
+        assert_true(worst < 0.5 + 0.01);
+    }
+}
+
+static void ties_go_to_even(void **state) {
+    (void)state;
+    const ckks_params p = fixture_params(10, 1, 1, 1);
+    const struct {
+        double value;
+        int64_t integer;
+    } cases[] = {{0.5, 0},   {1.5, 2}, {2.5, 2},  {-0.5, 0}, {-1.5, -2},
+                 {-2.5, -2}, {3.5, 4}, {0.75, 1}, {-0.25, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t residue;
+        assert_int_equal(encoder_constant(&residue, &p, cases[i].value, 1.0, 0, false, NULL), CKKS_OK);
+        const int64_t x = cases[i].integer;
+        assert_int_equal(residue, x < 0 ? p.prime[0] - (uint64_t)-x : (uint64_t)x);
+    }
+    /* one slot: the constant coefficient is the real part times the scale */
+    ckks_context *context = fixture_context_of(&p);
+    uint64_t words[1024];
+    const double re = 2.5, im = -3.5;
+    assert_int_equal(encoder_encode(words, context, &re, &im, 1, 0, false, 1.0, NULL), CKKS_OK);
+    ntt_inverse_scalar(words, words, context_ntt(context, 0));
+    assert_int_equal(words[0], 2);
+    assert_int_equal(words[512], p.prime[0] - 4);
+    context_destroy(context);
+}
+
+/* the residue of an integral double by FLINT */
+static uint64_t flint_residue(double x, uint64_t q) {
+    fmpz_t f, r;
+    fmpz_init(f), fmpz_init(r);
+    fmpz_set_d(f, x);
+    const uint64_t residue = fmpz_fdiv_ui(f, q);
+    fmpz_clear(f), fmpz_clear(r);
+    return residue;
+}
+
+static void large_coefficients_reduce_exactly(void **state) {
+    (void)state;
+    const ckks_params p = fixture_params_bits(10, 24, 3, 3, 50, 40, 50);
+    prng r;
+    prng_init(&r, 3);
+    for (int exponent = 0; exponent < 950; exponent += 3) {
+        uint64_t residue[CKKS_PRIMES_MAX];
+        double value = prng_symmetric(&r);
+        if (exponent % 2 == 0) value = exponent % 4 ? 1.0 : -1.0;
+        const double scale = ldexp(1.0, exponent);
+        assert_int_equal(encoder_constant(residue, &p, value, scale, 23, true, NULL), CKKS_OK);
+        const double integer = rint(value * scale);
+        for (uint32_t i = 0; i < params_prime_count(&p); i++)
+            assert_int_equal(residue[i], flint_residue(integer, p.prime[i]));
+    }
+}
+
+static void whole_vectors_beyond_63_bits_keep_their_integer(void **state) {
+    (void)state;
+    ckks_context *context = fixture_context(10, 8, 2, 2);
+    const ckks_params *p = context_params(context);
+    const uint32_t n = params_n(p);
+    uint64_t *words = create((size_t)10 * n, sizeof *words);
+    double re[2] = {0.7310585786300049, -0.1};
+    assert_int_equal(encoder_encode(words, context, re, NULL, 2, 7, true, 0x1p200, NULL), CKKS_OK);
+    for (uint32_t i = 0; i < 10; i++)
+        ntt_inverse_scalar(words + i * n, words + i * n, context_ntt(context, i));
+    const double sum = (re[0] + re[1]) * 0x1p199; /* the constant coefficient: exact but for the sum */
+    for (uint32_t i = 0; i < 10; i++) assert_int_equal(words[i * n], flint_residue(sum, p->prime[i]));
+    free(words);
+    context_destroy(context);
+}
+
+static void a_coefficient_over_half_q_is_refused_at_its_level(void **state) {
+    (void)state;
+    ckks_params p = fixture_params(10, 6, 2, 2);
+    for (uint32_t level = 0; level < 6; level++) {
+        fmpz_t q;
+        fmpz_init_set_ui(q, 1);
+        for (uint32_t i = 0; i <= level; i++) fmpz_mul_ui(q, q, p.prime[i]);
+        fmpz_fdiv_q_2exp(q, q, 1);
+        mpfr_t edge; /* (Q - 1) / 2, rounded down to a double: the largest that fits */
+        mpfr_init2(edge, 53);
+        mpz_t z;
+        mpz_init(z);
+        fmpz_get_mpz(z, q);
+        mpfr_set_z(edge, z, MPFR_RNDD);
+        const double fits = mpfr_get_d(edge, MPFR_RNDD);
+        double over = nextafter(fits, INFINITY);
+        if (over == rint(over)) {
+            uint64_t residue[8];
+            ckks_error err = {0};
+            for (int sign = -1; sign <= 1; sign += 2) {
+                memset(&err, 0, sizeof err);
+                assert_int_equal(encoder_constant(residue, &p, sign * fits, 1, level, true, &err), CKKS_OK);
+                assert_int_equal(encoder_constant(residue, &p, sign * over, 1, level, true, &err),
+                                 CKKS_PRECISION);
+                assert_string_equal(err.field, "scale");
+            }
+        } else { /* below 2^53 every integer is a double */
+            uint64_t residue[8];
+            assert_int_equal(encoder_constant(residue, &p, floor(fits), 1, level, true, NULL), CKKS_OK);
+            assert_int_equal(encoder_constant(residue, &p, floor(fits) + 1, 1, level, true, NULL),
+                             CKKS_PRECISION);
+        }
+        mpz_clear(z), mpfr_clear(edge), fmpz_clear(q);
+    }
+}
+
+static void bad_arguments_are_named(void **state) {
+    (void)state;
+    ckks_context *context = fixture_context(10, 2, 1, 1);
+    uint64_t words[3 * 1024];
+    double re[512] = {0}, im[512] = {0};
+    const struct {
+        uint32_t slots, level;
+        double scale, re3, im5;
+        ckks_status status;
+        const char *field;
+    } cases[] = {
+        {0, 0, 1, 0, 0, CKKS_INVALID_ARGUMENT, "slot_count"},
+        {3, 0, 1, 0, 0, CKKS_INVALID_ARGUMENT, "slot_count"},
+        {1024, 0, 1, 0, 0, CKKS_INVALID_ARGUMENT, "slot_count"},
+        {512, 2, 1, 0, 0, CKKS_INVALID_ARGUMENT, "level"},
+        {512, 1, 0, 0, 0, CKKS_INVALID_ARGUMENT, "scale"},
+        {512, 1, -1, 0, 0, CKKS_INVALID_ARGUMENT, "scale"},
+        {512, 1, NAN, 0, 0, CKKS_INVALID_ARGUMENT, "scale"},
+        {512, 1, INFINITY, 0, 0, CKKS_INVALID_ARGUMENT, "scale"},
+        {512, 1, 0x1p30, NAN, 0, CKKS_OUT_OF_RANGE, "real[3]"},
+        {512, 1, 0x1p30, INFINITY, 0, CKKS_OUT_OF_RANGE, "real[3]"},
+        {512, 1, 0x1p30, 0, -INFINITY, CKKS_OUT_OF_RANGE, "imag[5]"},
+        {512, 1, 0x1p30, 1e30, 0, CKKS_PRECISION, "scale"},
+        {512, 1, 0x1p30, 0x1p1023, 0x1p1023, CKKS_PRECISION, "scale"},
+        {512, 1, 0x1p1000, 0x1p1000, 0, CKKS_PRECISION, "scale"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ckks_error err = {0};
+        re[3] = cases[i].re3, im[5] = cases[i].im5;
+        assert_int_equal(encoder_encode(words, context, re, im, cases[i].slots, cases[i].level, true,
+                                        cases[i].scale, &err),
+                         cases[i].status);
+        assert_string_equal(err.field, cases[i].field);
+    }
+    double full[512];
+    for (uint32_t i = 0; i < 512; i++) full[i] = DBL_MAX; /* overflows inside the transform */
+    assert_int_equal(encoder_encode(words, context, full, full, 512, 1, false, 1e-300, NULL), CKKS_PRECISION);
+    ckks_error err = {0};
+    assert_int_equal(encoder_decode(re, im, context, words, 511, 1, 1, &err), CKKS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "slot_count");
+    assert_int_equal(encoder_decode(re, im, context, words, 512, 2, 1, NULL), CKKS_INVALID_ARGUMENT);
+    assert_int_equal(encoder_decode(re, im, context, words, 512, 1, 0, NULL), CKKS_INVALID_ARGUMENT);
+    context_destroy(context);
+}
+
+/* ---- decode ---- */
+
+/* CRT by FLINT, centred */
+static void flint_centred(fmpz_t out, const ckks_params *p, const uint64_t *limb, size_t stride,
+                          uint32_t count) {
+    fmpz_t product;
+    fmpz_init_set_ui(product, 1);
+    fmpz_set_ui(out, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        fmpz_CRT_ui(out, out, product, limb[i * stride], p->prime[i], i + 1 == count);
+        fmpz_mul_ui(product, product, p->prime[i]);
+    }
+    fmpz_clear(product);
+}
+
+static void decoding_is_the_exact_crt_and_embedding(void **state) {
+    (void)state;
+    const struct {
+        uint32_t log_n, limbs, slots;
+    } cases[] = {{10, 1, 512}, {10, 2, 512}, {10, 3, 64}, {10, 7, 1}, {10, 24, 16}, {11, 2, 1024}};
+    for (size_t t = 0; t < sizeof cases / sizeof *cases; t++) {
+        const ckks_params p = fixture_params_bits(cases[t].log_n, cases[t].limbs, 1, 1, 50, 40, 50);
+        ckks_context *context = fixture_context_of(&p);
+        const uint32_t n = params_n(&p), slots = cases[t].slots, gap = n / (2 * slots),
+                       limbs = cases[t].limbs;
+        uint64_t *coefficients = create((size_t)limbs * n, 8), *words = create((size_t)limbs * n, 8);
+        double *re = create(slots, 8), *im = create(slots, 8);
+        prng r;
+        prng_init(&r, t);
+        fixture_random_poly(coefficients, &p, limbs - 1, false, &r); /* full range: every centring case */
+        for (uint32_t k = 0; k < 6 && gap * k < n; k++)              /* 0, 1, -1, (Q-1)/2, -(Q-1)/2, 2 */
+            for (uint32_t i = 0; i < limbs; i++) {
+                const uint64_t q = p.prime[i], edge[6] = {0, 1, q - 1, (q - 1) / 2, (q + 1) / 2, 2};
+                coefficients[i * n + gap * k] = edge[k];
+            }
+        for (uint32_t i = 0; i < limbs; i++)
+            ntt_forward_scalar(words + i * n, coefficients + i * n, context_ntt(context, i));
+        const double scale = ldexp(1.2345, (int)(40 * limbs));
+        assert_int_equal(encoder_decode(re, im, context, words, slots, limbs - 1, scale, NULL), CKKS_OK);
+        circle c;
+        circle_init(&c, 4 * slots);
+        mpfr_t *m = create(2 * slots, sizeof *m), x, y, term;
+        mpfr_init2(x, PRECISION), mpfr_init2(y, PRECISION), mpfr_init2(term, PRECISION);
+        fmpz_t f;
+        fmpz_init(f);
+        for (uint32_t k = 0; k < 2 * slots; k++) {
+            mpfr_init2(m[k], 1200);
+            flint_centred(f, &p, coefficients + k * gap, n, limbs);
+            mpz_t z;
+            mpz_init(z);
+            fmpz_get_mpz(z, f);
+            mpfr_set_z(m[k], z, MPFR_RNDN);
+            mpz_clear(z);
+        }
+        double worst = 0, largest = 0;
+        const uint32_t step = slots > 64 ? slots / 16 + 1 : 1;
+        for (uint32_t j = 0, power = 1; j < slots; j++, power = power * 5 % (4 * slots)) {
+            if (j % step) continue;
+            mpfr_set_zero(x, 1), mpfr_set_zero(y, 1);
+            for (uint32_t k = 0; k < 2 * slots; k++) {
+                const uint32_t at = (uint32_t)((uint64_t)power * k % (4 * slots));
+                mpfr_mul(term, m[k], c.cosine[at], MPFR_RNDN), mpfr_add(x, x, term, MPFR_RNDN);
+                mpfr_mul(term, m[k], c.sine[at], MPFR_RNDN), mpfr_add(y, y, term, MPFR_RNDN);
+            }
+            mpfr_div_d(x, x, scale, MPFR_RNDN), mpfr_div_d(y, y, scale, MPFR_RNDN);
+            largest = fmax(largest, fmax(fabs(mpfr_get_d(x, MPFR_RNDN)), fabs(mpfr_get_d(y, MPFR_RNDN))));
+            mpfr_sub_d(x, x, re[j], MPFR_RNDN), mpfr_sub_d(y, y, im[j], MPFR_RNDN);
+            worst = fmax(worst, fmax(fabs(mpfr_get_d(x, MPFR_RNDN)), fabs(mpfr_get_d(y, MPFR_RNDN))));
+        }
+        print_message("N = 2^%u, %u limbs, %u slots: worst relative error %.2g\n", cases[t].log_n, limbs,
+                      slots, worst / largest);
+        assert_true(worst <= largest * 0x1p-49);
+        for (uint32_t k = 0; k < 2 * slots; k++) mpfr_clear(m[k]);
+        free(m);
+        mpfr_clear(x), mpfr_clear(y), mpfr_clear(term), fmpz_clear(f);
+        circle_fini(&c);
+        free(coefficients), free(words), free(re), free(im);
+        context_destroy(context);
+    }
+}
+
+static void decoding_undoes_encoding_for_every_slot_count(void **state) {
+    (void)state;
+    ckks_context *context = fixture_context(12, 3, 1, 1);
+    const uint32_t n = 1u << 12;
+    uint64_t *words = create((size_t)3 * n, 8);
+    double *re = create(n / 2, 8), *im = create(n / 2, 8), *re2 = create(n / 2, 8), *im2 = create(n / 2, 8);
+    for (uint32_t slots = 1; slots <= n / 2; slots *= 2) {
+        random_slots(re, slots, 20, slots), random_slots(im, slots, 20, slots + 5);
+        assert_int_equal(encoder_encode(words, context, re, im, slots, 2, false, 0x1p40, NULL), CKKS_OK);
+        assert_int_equal(encoder_decode(re2, im2, context, words, slots, 2, 0x1p40, NULL), CKKS_OK);
+        for (uint32_t i = 0; i < slots; i++) {
+            assert_true(fabs(re[i] - re2[i]) < 0x1p-30);
+            assert_true(fabs(im[i] - im2[i]) < 0x1p-30);
+        }
+        /* over all slots, the vector repeats */
+        assert_int_equal(encoder_decode(re2, im2, context, words, n / 2, 2, 0x1p40, NULL), CKKS_OK);
+        for (uint32_t i = 0; i < n / 2; i++) assert_true(fabs(re[i % slots] - re2[i]) < 0x1p-30);
+    }
+    free(words), free(re), free(im), free(re2), free(im2);
+    context_destroy(context);
+}
+
+static void substituting_x_to_5_to_k_rotates_left_by_k(void **state) {
+    (void)state;
+    ckks_context *context = fixture_context(10, 1, 1, 1);
+    const uint32_t n = 1024, slots = 512;
+    uint64_t *words = create(n, 8), *moved = create(n, 8);
+    double *re = create(slots, 8), *im = create(slots, 8), *re2 = create(slots, 8), *im2 = create(slots, 8);
+    random_slots(re, slots, 1, 1), random_slots(im, slots, 1, 2);
+    assert_int_equal(encoder_encode(words, context, re, im, slots, 0, false, 0x1p40, NULL), CKKS_OK);
+    uint32_t g = 1;
+    for (uint32_t k = 0; k < 5; k++, g = g * 5 % (2 * n)) {
+        for (uint32_t i = 0; i < n; i++) moved[i] = words[automorphism_index(10, g, i)];
+        assert_int_equal(encoder_decode(re2, im2, context, moved, slots, 0, 0x1p40, NULL), CKKS_OK);
+        for (uint32_t i = 0; i < slots; i++) {
+            assert_true(fabs(re[(i + k) % slots] - re2[i]) < 0x1p-30);
+            assert_true(fabs(im[(i + k) % slots] - im2[i]) < 0x1p-30);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) moved[i] = words[automorphism_index(10, 2 * n - 1, i)]; /* conjugation */
+    assert_int_equal(encoder_decode(re2, im2, context, moved, slots, 0, 0x1p40, NULL), CKKS_OK);
+    for (uint32_t i = 0; i < slots; i++) {
+        assert_true(fabs(re[i] - re2[i]) < 0x1p-30);
+        assert_true(fabs(im[i] + im2[i]) < 0x1p-30);
+    }
+    free(words), free(moved), free(re), free(im), free(re2), free(im2);
+    context_destroy(context);
+}
+
+static void a_value_beyond_binary64_is_refused_on_decoding(void **state) {
+    (void)state;
+    const ckks_params p = fixture_params_bits(10, 24, 1, 1, 50, 50, 50);
+    ckks_context *context = fixture_context_of(&p);
+    const uint32_t n = params_n(&p);
+    uint64_t *words = create((size_t)24 * n, 8);
+    double *re = create(512, 8);
+    prng r;
+    prng_init(&r, 1);
+    fixture_random_poly(words, &p, 23, false, &r); /* as after decryption with another key */
+    ckks_error err = {0};
+    assert_int_equal(encoder_decode(re, NULL, context, words, 512, 23, 0x1p40, &err), CKKS_OUT_OF_RANGE);
+    assert_string_equal(err.field, "words");
+    free(words), free(re);
+    context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(roots_are_correctly_rounded),
+        cmocka_unit_test(encoding_equals_the_exact_embedding_rounded),
+        cmocka_unit_test(ties_go_to_even),
+        cmocka_unit_test(large_coefficients_reduce_exactly),
+        cmocka_unit_test(whole_vectors_beyond_63_bits_keep_their_integer),
+        cmocka_unit_test(a_coefficient_over_half_q_is_refused_at_its_level),
+        cmocka_unit_test(bad_arguments_are_named),
+        cmocka_unit_test(decoding_is_the_exact_crt_and_embedding),
+        cmocka_unit_test(decoding_undoes_encoding_for_every_slot_count),
+        cmocka_unit_test(substituting_x_to_5_to_k_rotates_left_by_k),
+        cmocka_unit_test(a_value_beyond_binary64_is_refused_on_decoding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
