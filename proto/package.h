@@ -82,11 +82,14 @@ ckks_status package_build(uint8_t **out, size_t *size, const plan *p,
  * layouts in range, key count and bytes within caps and equal to what the requirements give, finite numbers,
  * shapes. CKKS_UNTRUSTED_SERVER or CKKS_INSECURE_PARAMETERS, naming the field. */
 typedef struct description_limits {
-    uint32_t key_count_max; /* default 1024 */
-    uint64_t key_bytes_max; /* default 4 GiB */
-    bool allow_insecure;
+    uint32_t key_count_max; /* 0 = 1024 */
+    uint64_t key_bytes_max; /* 0 = 4 GiB */
+    bool allow_insecure;    /* a description that says so itself may be over the security table */
 } description_limits;
 ckks_status description_check(const Ckksd__V1__ModelDescription *description,
                               const description_limits *limits, ckks_error *err);
+/* the same checks with their own codes (CKKS_MALFORMED, CKKS_PARAMS_MISMATCH, ...), for files of one's own */
+ckks_status description_validate(const Ckksd__V1__ModelDescription *description,
+                                 const description_limits *limits, ckks_error *err);
 
 #endif
