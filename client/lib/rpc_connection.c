@@ -1,0 +1,255 @@
+/*
+ * Sockets: dialing with a bound on time, TLS, the pair of sockets. nng's blocking dial has no time limit of
+ * its own and its background dial does not say why it fails, so that a helper thread dials and this one
+ * waits.
+ */
+#include "client/lib/rpc_internal.h"
+
+#include <nng/protocol/reqrep0/req.h>
+#include <nng/supplemental/tls/tls.h>
+#include <nng/transport/tls/tls.h>
+
+#include <errno.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SYSTEM_CA_FILE "/etc/ssl/certs/ca-certificates.crt"
+
+uint64_t rpc_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- dial ---- */
+
+typedef struct dial_state {
+    nng_dialer dialer;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_done;
+    int result;
+} dial_state;
+
+static void *dial_main(void *context) {
+    dial_state *d = context;
+    const int result = nng_dialer_start(d->dialer, 0);
+    pthread_mutex_lock(&d->lock);
+    d->result = result;
+    d->is_done = true;
+    pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+/* nng error number, or NNG_ETIMEDOUT after connect_ms */
+static int dial(nng_dialer dialer, uint32_t connect_ms) {
+    dial_state d = {.dialer = dialer};
+    pthread_condattr_t attributes;
+    pthread_t thread;
+    struct timespec until;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&d.lock, NULL);
+    pthread_cond_init(&d.changed, &attributes);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const uint64_t end = (uint64_t)until.tv_nsec + (uint64_t)connect_ms * 1000000u;
+    until.tv_sec += (time_t)(end / 1000000000u);
+    until.tv_nsec = (long)(end % 1000000000u);
+    if (pthread_create(&thread, NULL, dial_main, &d) != 0) {
+        d.result = NNG_ENOMEM;
+        goto out;
+    }
+    pthread_mutex_lock(&d.lock);
+    int waited = 0;
+    while (!d.is_done && waited != ETIMEDOUT) waited = pthread_cond_timedwait(&d.changed, &d.lock, &until);
+    const bool is_late = !d.is_done;
+    pthread_mutex_unlock(&d.lock);
+    if (is_late) nng_dialer_close(dialer); /* ends the start */
+    pthread_join(thread, NULL);
+    if (is_late) d.result = NNG_ETIMEDOUT;
+out:
+    pthread_cond_destroy(&d.changed);
+    pthread_mutex_destroy(&d.lock);
+    pthread_condattr_destroy(&attributes);
+    return d.result;
+}
+
+static bool is_tls(const char *address) {
+    return !strncmp(address, "tls+tcp", 7) || !strncmp(address, "wss", 3);
+}
+
+/* host of "scheme://host:port..." for the certificate's name */
+static void address_host(char *out, size_t capacity, const char *address) {
+    const char *host = strstr(address, "://");
+    host = host ? host + 3 : address;
+    size_t size = *host == '[' ? strcspn(host, "]") : strcspn(host, ":/");
+    if (*host == '[') host++, size = size ? size - 1 : 0;
+    snprintf(out, capacity, "%.*s", (int)size, host);
+}
+
+static ckks_status set_tls(nng_dialer dialer, const rpc_connection *c, const char *address, ckks_error *err) {
+    nng_tls_config *config = NULL;
+    char host[256];
+    const char *ca = c->ca_file[0] ? c->ca_file : SYSTEM_CA_FILE;
+    int nrc;
+    if (access(ca, R_OK) != 0)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "ca",
+                              "%s: %s (name the server's authority with --ca)", ca, strerror(errno));
+    address_host(host, sizeof host, address);
+    if ((nrc = nng_tls_config_alloc(&config, NNG_TLS_MODE_CLIENT)) == 0 &&
+        (nrc = nng_tls_config_auth_mode(config, NNG_TLS_AUTH_MODE_REQUIRED)) == 0 &&
+        (nrc = nng_tls_config_ca_file(config, ca)) == 0 &&
+        (nrc = nng_tls_config_server_name(config, host)) == 0)
+        nrc = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, config);
+    if (config) nng_tls_config_free(config); /* the dialer holds its own reference */
+    if (nrc != 0) return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "ca", "%s: %s", ca, nng_strerror(nrc));
+    return CKKS_OK;
+}
+
+static ckks_status dial_error(const char *address, int nrc, ckks_error *err) {
+    const bool is_address = nrc == NNG_EADDRINVAL || nrc == NNG_EINVAL || nrc == NNG_ENOTSUP;
+    const ckks_status code = nrc == NNG_ENOMEM                            ? CKKS_RESOURCE_EXHAUSTED
+                             : is_address                                 ? CKKS_INVALID_ARGUMENT
+                             : nrc == NNG_EPEERAUTH || nrc == NNG_ECRYPTO ? CKKS_UNTRUSTED_SERVER
+                                                                          : CKKS_UNAVAILABLE;
+    return ckks_error_set(err, code, "server", "%.300s: %s", address, nng_strerror(nrc));
+}
+
+ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char *address,
+                            uint64_t receive_max, ckks_error *err) {
+    nng_dialer dialer = NNG_DIALER_INITIALIZER;
+    ckks_status rc;
+    int nrc;
+    *out = (rpc_socket){.socket = NNG_SOCKET_INITIALIZER};
+    if ((nrc = nng_req0_open(&out->socket)) != 0) return dial_error(address, nrc, err);
+    /* before the first connection: a later limit would not hold for it */
+    if ((nrc = nng_socket_set_size(out->socket, NNG_OPT_RECVMAXSZ, (size_t)receive_max)) != 0 ||
+        (nrc = nng_socket_set_ms(out->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE)) != 0 ||
+        (nrc = nng_socket_set_ms(out->socket, NNG_OPT_RECONNMINT, 50)) != 0 ||
+        (nrc = nng_socket_set_ms(out->socket, NNG_OPT_RECONNMAXT, 2000)) != 0 ||
+        (nrc = nng_dialer_create(&dialer, out->socket, address)) != 0) {
+        rc = dial_error(address, nrc, err);
+        goto out;
+    }
+    if (is_tls(address) && (rc = set_tls(dialer, c, address, err)) != CKKS_OK) goto out;
+    rc = (nrc = dial(dialer, c->connect_ms)) ? dial_error(address, nrc, err) : CKKS_OK;
+    snprintf(out->address, sizeof out->address, "%s", address);
+    out->receive_max = receive_max;
+out:
+    if (rc != CKKS_OK) {
+        nng_close(out->socket);
+        *out = (rpc_socket){.socket = NNG_SOCKET_INITIALIZER};
+        return rc;
+    }
+    out->is_open = true;
+    return CKKS_OK;
+}
+
+/* ---- connection ---- */
+
+static ckks_status copy_text(char **out, const char *text, ckks_error *err) {
+    if (!(*out = strdup(text ? text : "")))
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
+    return CKKS_OK;
+}
+
+static ckks_status ask_server(rpc_connection *c, ckks_error *err) {
+    ckks_status rc;
+    rpc_reply reply = {0};
+    const rpc_request request = {.method = "Inference/ServerMetadata",
+                                 .reply = &ckksd__v1__server_metadata_reply__descriptor,
+                                 .timeout_ms = c->connect_ms};
+    if ((rc = rpc_call(c, &request, &reply, err)) != CKKS_OK) goto out;
+    c->server = (Ckksd__V1__ServerMetadataReply *)reply.payload;
+    reply.payload = NULL;
+    const Ckksd__V1__ServerMetadataReply *s = c->server;
+    if (!s->has_wire_version_min || !s->has_wire_version_max || s->wire_version_min > FRAME_WIRE_VERSION ||
+        s->wire_version_max < FRAME_WIRE_VERSION)
+        rc = ckks_error_set(err, CKKS_UNSUPPORTED_VERSION, "wire version",
+                            "the server speaks %u to %u, this client %u", s->wire_version_min,
+                            s->wire_version_max, FRAME_WIRE_VERSION);
+out:
+    rpc_reply_fini(&reply);
+    return rc;
+}
+
+/* The given address may be either socket's. */
+static ckks_status sort_sockets(rpc_connection *c, ckks_error *err) {
+    ckks_status rc;
+    char address[RPC_ADDRESS_MAX];
+    rpc_choose_endpoint(address, c->control.address, c->server, true);
+    if (strcmp(address, c->control.address) != 0) {
+        snprintf(c->bulk_address, sizeof c->bulk_address, "%s", address[0] ? address : c->control.address);
+        return CKKS_OK;
+    }
+    /* it was the bulk socket's: the limit on its messages is the control one's until it is opened again */
+    snprintf(c->bulk_address, sizeof c->bulk_address, "%s", address);
+    rpc_choose_endpoint(address, c->bulk_address, c->server, false);
+    if (!address[0]) return CKKS_OK;
+    rpc_socket control;
+    if ((rc = rpc_socket_open(&control, c, address, RPC_CONTROL_BYTES_MAX, err)) != CKKS_OK) return rc;
+    nng_close(c->control.socket);
+    c->control = control;
+    return CKKS_OK;
+}
+
+ckks_status rpc_connect(rpc_connection **out, const rpc_config *config, ckks_error *err) {
+    ckks_status rc;
+    *out = NULL;
+    if (!config->address || !config->address[0] || strlen(config->address) >= RPC_ADDRESS_MAX)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "server", "no address, or one too long");
+    if (config->token && strlen(config->token) > RPC_TOKEN_MAX)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "token", "longer than %u bytes", RPC_TOKEN_MAX);
+    if ((rc = client_init(err)) != CKKS_OK) return rc;
+    rpc_connection *c = calloc(1, sizeof *c);
+    if (!c) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a connection");
+    pthread_mutex_init(&c->lock, NULL);
+    c->connect_ms = config->connect_ms ? config->connect_ms : RPC_CONNECT_MS;
+    c->timeout_ms = config->timeout_ms ? config->timeout_ms : RPC_TIMEOUT_MS;
+    c->reply_bytes_max = config->reply_bytes_max ? config->reply_bytes_max : RPC_BULK_BYTES_MAX;
+    if ((rc = copy_text(&c->token, config->token, err)) != CKKS_OK) goto out;
+    if ((rc = copy_text(&c->ca_file, config->ca_file, err)) != CKKS_OK) goto out;
+    if ((rc = rpc_socket_open(&c->control, c, config->address, RPC_CONTROL_BYTES_MAX, err)) != CKKS_OK)
+        goto out;
+    if ((rc = ask_server(c, err)) != CKKS_OK) goto out;
+    if ((rc = sort_sockets(c, err)) != CKKS_OK) goto out;
+    *out = c, c = NULL;
+out:
+    rpc_close(c);
+    return rc;
+}
+
+void rpc_close(rpc_connection *connection) {
+    if (!connection) return;
+    if (connection->control.is_open) nng_close(connection->control.socket);
+    if (connection->bulk.is_open) nng_close(connection->bulk.socket);
+    if (connection->token) sodium_memzero(connection->token, strlen(connection->token));
+    free(connection->token);
+    free(connection->ca_file);
+    message_free((ProtobufCMessage *)connection->server);
+    pthread_mutex_destroy(&connection->lock);
+    free(connection);
+}
+
+const Ckksd__V1__ServerMetadataReply *rpc_server(const rpc_connection *connection) {
+    return connection->server;
+}
+const char *rpc_address(const rpc_connection *connection) {
+    return connection->control.address;
+}
+
+ckks_status rpc_socket_for(rpc_socket **out, rpc_connection *c, bool is_bulk, ckks_error *err) {
+    ckks_status rc = CKKS_OK;
+    *out = &c->control;
+    if (!is_bulk) return CKKS_OK;
+    pthread_mutex_lock(&c->lock);
+    if (!c->bulk.is_open) rc = rpc_socket_open(&c->bulk, c, c->bulk_address, c->reply_bytes_max, err);
+    pthread_mutex_unlock(&c->lock);
+    *out = &c->bulk;
+    return rc;
+}
