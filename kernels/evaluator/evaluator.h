@@ -16,6 +16,7 @@
 #define CKKS_EVALUATOR_H
 
 #include "kernels/device.h"
+#include "kernels/evaluator/chebyshev.h"
 #include "kernels/evaluator/workspace.h"
 
 typedef struct evaluator {
@@ -29,9 +30,13 @@ typedef struct evaluator {
     uint64_t random_blocks; /* drawn so far in this run; evaluator_random_finish advances the counter by it */
 } evaluator;
 
-/* A word-defining constant of the encoder: round-half-even(value * scale) mod each q, for ADD/MULTIPLY by a
- * constant. */
-ckks_status evaluator_release(evaluator *ev, ckks_value *value); /* accepts zeroed */
+/* evaluator_release gives the value's memory back to the workspace and zeroes *value. Accepts a zeroed value.
+ */
+ckks_status evaluator_release(evaluator *ev, ckks_value *value);
+
+/* A value may hold a batch: every operation treats its entries alike. Refusals are CKKS_SIGNATURE_MISMATCH
+ * with the field of value_signature that differs, CKKS_KEY_MISSING for an index outside the key table,
+ * CKKS_OUT_OF_RANGE for a scale that leaves the range of doubles; *out is then zeroed. */
 
 ckks_status evaluator_add(evaluator *ev, ckks_value *out, const ckks_value *a, const ckks_value *b,
                           ckks_error *err);
@@ -76,8 +81,13 @@ ckks_status evaluator_apply_galois(evaluator *ev, ckks_value *out, const ckks_va
 /* ---- prepared operations: descriptors live on the device, made before capture, destroyed after the last
  * replay ---- */
 
+#define HOISTED_STEPS_MAX   4096u
+#define TRANSFORM_STEPS_MAX 4096u /* baby, and giant, steps */
+#define TRANSFORM_TERMS_MAX (1u << 20)
+
 typedef struct hoisted_rotations hoisted_rotations;
-/* One decomposition, many steps. out[count]. Words equal to evaluator_apply_galois's. */
+/* One decomposition, many steps. out[count], each released on its own. Words equal to
+ * evaluator_apply_galois's. */
 ckks_status hoisted_rotations_create(hoisted_rotations **out, device *dev, const ckks_context *context,
                                      const galois_step *steps, uint32_t count, ckks_error *err);
 void hoisted_rotations_destroy(hoisted_rotations *h);
@@ -87,11 +97,17 @@ ckks_status evaluator_rotate_hoisted(evaluator *ev, ckks_value *out, const hoist
 /*
  * Linear transform y = sum_g rot_g( sum_b plain[g][b] * rot_b(x) ), a sparse set of generalised diagonals,
  * double hoisted: baby steps stay in QP, one ModDown per giant step (of component 1 only), one final ModDown,
- * merged with the rescale where `with_rescale`. Words: U_b = KEY_PRODUCT(mod_up(x1), g = b) + P * rot_b(x0)
- * in component 0;   U_0 = (P x0, P x1) V_g = sum_b plain[g][b] * U_b acc0 = sum_g rot_g(V_g.0) + KP_g.0, acc1
- * = sum_g KP_g.1,  KP_g = KEY_PRODUCT(mod_up(mod_down(V_g.1)), g); for g = 0: acc += V_0 directly;   y =
- * mod_down(acc) plain[g][b] are encoded over QP at x's level, already rotated right by g (so that slots
- * meet).
+ * merged with the rescale where `with_rescale`. The number of launches does not depend on the number of
+ * terms.
+ *
+ * plain[g][b] is encoded over QP at x's level, already rotated right by g (so that slots meet). Words:
+ *
+ *   U_b   KEY_PRODUCT(mod_up(x1), b), plus P * rot_b(x0) in component 0;  U_0 = (P x0, P x1)
+ *   V_g   sum over b of plain[g][b] * U_b
+ *   KP_g  KEY_PRODUCT(mod_up(mod_down(V_g.1)), g)
+ *   acc0  sum over g of rot_g(V_g.0) + KP_g.0
+ *   acc1  sum over g of KP_g.1;  for g = 0 V_0.1 itself
+ *   y     mod_down(acc)
  */
 typedef struct linear_transform_term {
     uint32_t giant, baby; /* indices into giants and babies */
@@ -108,20 +124,8 @@ void linear_transform_destroy(linear_transform *lt);
 ckks_status evaluator_linear_transform(evaluator *ev, ckks_value *out, const linear_transform *lt,
                                        const ckks_value *a, ckks_error *err);
 
-/*
- * Polynomial in the Chebyshev basis on [-1, 1], coefficient[0..degree], Paterson-Stockmeyer, minimal depth:
- * ceil(log2(degree + 1)) levels, coefficients included. `scale_out` is met exactly: scale targets are passed
- * down the recursion and each constant is encoded at the scale that makes the following rescale land on its
- * target. chebyshev_plan_create is pure (no device): the clear-text interpreter and the compiler use it too.
- */
-typedef struct chebyshev_plan chebyshev_plan;
-ckks_status chebyshev_plan_create(chebyshev_plan **out, const ckks_params *params, const double *coefficient,
-                                  uint32_t degree, uint32_t level_in, double scale_in, double scale_out,
-                                  ckks_error *err);
-void chebyshev_plan_destroy(chebyshev_plan *plan);
-uint32_t chebyshev_depth(uint32_t degree);
-/* highest level at which the relinearisation key is used */
-uint32_t chebyshev_plan_level_out(const chebyshev_plan *plan);
+/* Polynomial in the Chebyshev basis by its schedule (chebyshev.h), whose level and scale `a` must have bit
+ * for bit. relin_key is not used when the plan has no product. */
 ckks_status evaluator_chebyshev(evaluator *ev, ckks_value *out, const chebyshev_plan *plan,
                                 const ckks_value *a, uint32_t relin_key, ckks_error *err);
 

@@ -1,0 +1,244 @@
+/*
+ * Operations without a key. Batch entries are worked on together where a kernel treats all components alike
+ * (entries are then just more components), and one after the other where component 0 is special.
+ */
+#include "kernels/evaluator/evaluator_internal.h"
+
+#include <string.h>
+
+static uint32_t max_u32(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+/* out = a op b for two ciphertexts */
+static ckks_status combine(evaluator *ev, kernel_id kernel, ckks_value *out, const ckks_value *a,
+                           const ckks_value *b, ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    const uint32_t level = value_level(a), n = evaluator_n(ev), batch = a->signature.batch_count;
+    const uint32_t components = max_u32(a->signature.component_count, b->signature.component_count);
+    if ((rc = value_acquire(ev, &v, components, batch, level, a->signature.scale, err)) != CKKS_OK) goto out;
+    if (a->signature.component_count == b->signature.component_count) {
+        rc = launch_binary(ev, kernel, value_all(&v, level), value_all(a, level), value_all(b, level), err);
+    } else {
+        for (uint32_t i = 0; i < batch && rc == CKKS_OK; i++)
+            rc = launch_binary(ev, kernel, value_entry(&v, i, level, n), value_entry(a, i, level, n),
+                               value_entry(b, i, level, n), err);
+    }
+    if (rc == CKKS_OK) *out = v, v = (ckks_value){0};
+out:
+    evaluator_release(ev, &v);
+    return rc;
+}
+
+static ckks_status combine_checked(evaluator *ev, kernel_id kernel, ckks_value *out, const ckks_value *a,
+                                   const ckks_value *b, ckks_error *err) {
+    ckks_status rc;
+    memset(out, 0, sizeof *out);
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 0, err)) != CKKS_OK) return rc;
+    if ((rc = value_check(ev, b, VALUE_CIPHERTEXT, 0, err)) != CKKS_OK) return rc;
+    if ((rc = value_check_pair(a, b, true, err)) != CKKS_OK) return rc;
+    return combine(ev, kernel, out, a, b, err);
+}
+
+ckks_status evaluator_add(evaluator *ev, ckks_value *out, const ckks_value *a, const ckks_value *b,
+                          ckks_error *err) {
+    return combine_checked(ev, KERNEL_ADD, out, a, b, err);
+}
+
+ckks_status evaluator_subtract(evaluator *ev, ckks_value *out, const ckks_value *a, const ckks_value *b,
+                               ckks_error *err) {
+    return combine_checked(ev, KERNEL_SUBTRACT, out, a, b, err);
+}
+
+ckks_status evaluator_negate(evaluator *ev, ckks_value *out, const ckks_value *a, ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 0, err)) != CKKS_OK) return rc;
+    const uint32_t level = value_level(a);
+    if ((rc = value_acquire(ev, &v, a->signature.component_count, a->signature.batch_count, level,
+                            a->signature.scale, err)) != CKKS_OK)
+        return rc;
+    rc = launch_unary(ev, KERNEL_NEGATE, value_all(&v, level), value_all(a, level), err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
+
+/* The plaintext is one polynomial for all batch entries. */
+static ckks_status plain_check(const evaluator *ev, const ckks_value *a, const ckks_value *plain,
+                               bool with_scale, ckks_error *err) {
+    ckks_status rc;
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 0, err)) != CKKS_OK) return rc;
+    if ((rc = value_check(ev, plain, VALUE_PLAINTEXT, 1, err)) != CKKS_OK) return rc;
+    if (plain->signature.batch_count != 1)
+        return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "batch_count", "a plaintext of %u entries",
+                              plain->signature.batch_count);
+    ckks_value one = *a;
+    one.signature.batch_count = 1;
+    return value_check_pair(&one, plain, with_scale, err);
+}
+
+ckks_status evaluator_add_plain(evaluator *ev, ckks_value *out, const ckks_value *a, const ckks_value *plain,
+                                ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = plain_check(ev, a, plain, true, err)) != CKKS_OK) return rc;
+    const uint32_t level = value_level(a), n = evaluator_n(ev);
+    rc = value_acquire(ev, &v, a->signature.component_count, a->signature.batch_count, level,
+                       a->signature.scale, err);
+    for (uint32_t i = 0; i < a->signature.batch_count && rc == CKKS_OK; i++)
+        rc = launch_binary(ev, KERNEL_ADD_PLAIN, value_entry(&v, i, level, n), value_entry(a, i, level, n),
+                           value_all(plain, level), err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
+
+ckks_status evaluator_multiply_plain(evaluator *ev, ckks_value *out, const ckks_value *a,
+                                     const ckks_value *plain, ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = plain_check(ev, a, plain, false, err)) != CKKS_OK) return rc;
+    const uint32_t level = value_level(a);
+    rc = value_acquire(ev, &v, a->signature.component_count, a->signature.batch_count, level,
+                       a->signature.scale * plain->signature.scale, err);
+    if (rc == CKKS_OK)
+        rc = launch_binary(ev, KERNEL_MULTIPLY_PLAIN, value_all(&v, level), value_all(a, level),
+                           value_all(plain, level), err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
+
+ckks_status evaluator_add_constant(evaluator *ev, ckks_value *out, const ckks_value *a, double constant,
+                                   ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 0, err)) != CKKS_OK) return rc;
+    const uint32_t level = value_level(a), n = evaluator_n(ev);
+    rc = value_acquire(ev, &v, a->signature.component_count, a->signature.batch_count, level,
+                       a->signature.scale, err);
+    for (uint32_t i = 0; i < a->signature.batch_count && rc == CKKS_OK; i++)
+        rc = launch_constant(ev, KERNEL_ADD_SCALARS, value_entry(&v, i, level, n),
+                             value_entry(a, i, level, n), constant, a->signature.scale, err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
+
+ckks_status evaluator_multiply_constant(evaluator *ev, ckks_value *out, const ckks_value *a, double constant,
+                                        double constant_scale, ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 0, err)) != CKKS_OK) return rc;
+    const uint32_t level = value_level(a);
+    rc = value_acquire(ev, &v, a->signature.component_count, a->signature.batch_count, level,
+                       a->signature.scale * constant_scale, err);
+    if (rc == CKKS_OK)
+        rc = launch_constant(ev, KERNEL_MULTIPLY_SCALARS, value_all(&v, level), value_all(a, level), constant,
+                             constant_scale, err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
+
+ckks_status evaluator_multiply(evaluator *ev, ckks_value *out, const ckks_value *a, const ckks_value *b,
+                               ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
+    if ((rc = value_check(ev, b, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
+    if ((rc = value_check_pair(a, b, false, err)) != CKKS_OK) return rc;
+    const uint32_t level = value_level(a), n = evaluator_n(ev);
+    rc = value_acquire(ev, &v, 3, a->signature.batch_count, level, a->signature.scale * b->signature.scale,
+                       err);
+    for (uint32_t i = 0; i < a->signature.batch_count && rc == CKKS_OK; i++)
+        rc = launch_binary(ev, KERNEL_MULTIPLY, value_entry(&v, i, level, n), value_entry(a, i, level, n),
+                           value_entry(b, i, level, n), err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
+
+ckks_status evaluator_square(evaluator *ev, ckks_value *out, const ckks_value *a, ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
+    const uint32_t level = value_level(a), n = evaluator_n(ev);
+    rc = value_acquire(ev, &v, 3, a->signature.batch_count, level, a->signature.scale * a->signature.scale,
+                       err);
+    for (uint32_t i = 0; i < a->signature.batch_count && rc == CKKS_OK; i++)
+        rc = launch_unary(ev, KERNEL_SQUARE, value_entry(&v, i, level, n), value_entry(a, i, level, n), err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
+
+ckks_status launch_rescale(evaluator *ev, kernel_poly out, kernel_poly a, ckks_error *err) {
+    kernel_rescale_args args = {.tables = ev->tables, .out = out, .a = a};
+    const uint64_t words = (uint64_t)a.component_count * a.basis.q_count * evaluator_n(ev);
+    ckks_status rc = scratch_acquire(ev, &args.scratch, words, err);
+    if (rc == CKKS_OK) rc = device_launch(ev->stream, KERNEL_RESCALE, &args, err);
+    scratch_release(ev, &args.scratch);
+    return rc;
+}
+
+ckks_status evaluator_rescale(evaluator *ev, ckks_value *out, const ckks_value *a, ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 0, err)) != CKKS_OK) return rc;
+    const uint32_t level = value_level(a);
+    if (!level)
+        return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "limb_count", "no prime is left to rescale by");
+    rc = value_acquire(ev, &v, a->signature.component_count, a->signature.batch_count, level - 1,
+                       scale_rescaled(evaluator_params(ev), a->signature.scale, level), err);
+    if (rc == CKKS_OK) rc = launch_rescale(ev, value_all(&v, level - 1), value_all(a, level), err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
+
+ckks_status evaluator_drop_level(evaluator *ev, ckks_value *out, const ckks_value *a, uint32_t level,
+                                 ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 0, err)) != CKKS_OK) return rc;
+    if (level > value_level(a))
+        return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "limb_count",
+                              "level %u is above the value's level %u", level, value_level(a));
+    rc = value_acquire(ev, &v, a->signature.component_count, a->signature.batch_count, level,
+                       a->signature.scale, err);
+    if (rc == CKKS_OK)
+        rc = launch_unary(ev, KERNEL_COPY, value_all(&v, level), value_all(a, value_level(a)), err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
