@@ -81,9 +81,9 @@ ckks_status evaluator_apply_galois(evaluator *ev, ckks_value *out, const ckks_va
 /* ---- prepared operations: descriptors live on the device, made before capture, destroyed after the last
  * replay ---- */
 
-#define HOISTED_STEPS_MAX   4096u
-#define TRANSFORM_STEPS_MAX 4096u /* baby, and giant, steps */
-#define TRANSFORM_TERMS_MAX (1u << 20)
+#define HOISTED_STEPS_MAX          4096u
+#define LINEAR_TRANSFORM_STEPS_MAX 4096u /* baby, and giant, steps */
+#define LINEAR_TRANSFORM_TERMS_MAX (1u << 20)
 
 typedef struct hoisted_rotations hoisted_rotations;
 /* One decomposition, many steps. out[count], each released on its own. Words equal to

@@ -51,11 +51,12 @@ static ckks_status input_check(const transform_input *in, const ckks_params *par
     ckks_status rc;
     if (level > params_level_max(params) || (with_rescale && !level))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "level", "level %u", level);
-    if (!in->term_count || in->term_count > TRANSFORM_TERMS_MAX || in->baby_count > TRANSFORM_STEPS_MAX ||
-        in->giant_count > TRANSFORM_STEPS_MAX)
+    if (!in->term_count || in->term_count > LINEAR_TRANSFORM_TERMS_MAX ||
+        in->baby_count > LINEAR_TRANSFORM_STEPS_MAX || in->giant_count > LINEAR_TRANSFORM_STEPS_MAX)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "terms",
                               "%u terms of %u baby and %u giant steps; at most %u and %u", in->term_count,
-                              in->baby_count, in->giant_count, TRANSFORM_TERMS_MAX, TRANSFORM_STEPS_MAX);
+                              in->baby_count, in->giant_count, LINEAR_TRANSFORM_TERMS_MAX,
+                              LINEAR_TRANSFORM_STEPS_MAX);
     if ((rc = steps_check(params, in->babies, in->baby_count, true, "babies", err)) != CKKS_OK) return rc;
     if ((rc = steps_check(params, in->giants, in->giant_count, true, "giants", err)) != CKKS_OK) return rc;
     for (uint32_t i = 0; i < in->term_count; i++)
