@@ -120,8 +120,8 @@ ckks_status device_launch(device_stream *stream, kernel_id kernel, const void *a
 
 /* ---- tables: a parameter set made resident on a device, as every kernel's arguments name it ---- */
 
-/* device_tables_acquire: reference-counted per (device, context): each holder keeps its own context alive until
- * it has released the tables. A back end may share what it keeps between contexts of one parameter id.
+/* device_tables_acquire: reference-counted per (device, context): each holder keeps its own context alive
+ * until it has released the tables. A back end may share what it keeps between contexts of one parameter id.
  * device_tables_release accepts NULL. */
 ckks_status device_tables_acquire(device *dev, const device_tables **out, const ckks_context *context,
                                   ckks_error *err);
@@ -129,9 +129,19 @@ void device_tables_release(device *dev, const device_tables *tables);
 
 /* ---- recording ---- */
 
+/*
+ * Streams join and leave as with CUDA's capture: an event recorded on a recording stream and waited for by
+ * another stream pulls that stream in, and its work must be waited for again (through an event) before the
+ * end. An event recorded outside cannot be waited for inside, nor the other way round.
+ *
+ * A refused or failed call on a recording stream, and a forbidden call (or device_free) by the recording
+ * thread, spoil the recording: later calls and device_record_end return the first cause.
+ */
 ckks_status device_record_begin(device_stream *stream, ckks_error *err);
-/* On success the caller owns *out (device_graph_destroy). On failure the recording is gone and the stream
- * usable. */
+/* device_record_end, on the stream that began: on success the caller owns *out (device_graph_destroy, which
+ * waits for pending replays). CKKS_RECORDING_VIOLATION if a stream was not joined again, or if two launches
+ * that nothing orders touch the same memory and one writes (the message names both). On failure the recording
+ * is gone and its streams are usable. */
 ckks_status device_record_end(device_stream *stream, device_graph **out, ckks_error *err);
 void device_record_abort(device_stream *stream);
 bool device_is_recording(const device_stream *stream);

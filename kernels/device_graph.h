@@ -33,4 +33,8 @@ ckks_status device_record_begin_planning(device_stream *stream, ckks_error *err)
  * only; CKKS_UNSUPPORTED elsewhere). seed 0 = recorded order. */
 ckks_status device_set_adversarial_order(device *dev, uint64_t seed, ckks_error *err);
 
+/* Builds with CKKS_FAULT_INJECTION only: recordings of this device end without the check for unordered nodes
+ * that touch the same memory, so that a test can show what adversarial order does to such a graph. */
+void device_skip_race_check(device *dev, bool skip);
+
 #endif
