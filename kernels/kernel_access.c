@@ -271,6 +271,24 @@ static ckks_status describe_mod_up(describer *d, const kernel_mod_up_args *a) {
     return check_disjoint(d, "scratch", scratch, in);
 }
 
+static ckks_status check_key_items(const describer *d, const kernel_key_product_args *a) {
+    if (!a->items != !a->items_host) INVALID("items", "device and host lists must come together");
+    if (!a->items) {
+        if (a->item_count != a->out_count || a->item_count != a->digits_count)
+            INVALID("item_count", "without a list, items, outputs and digits must be equally many");
+        if (a->uniform.key >= a->key_count) INVALID("uniform", "key %u of %u", a->uniform.key, a->key_count);
+        return check_galois(d, "uniform", a->uniform.galois_element);
+    }
+    for (uint32_t i = 0; i < a->item_count; i++) {
+        const key_product_item *item = &a->items_host[i];
+        if (item->digits >= a->digits_count || item->key >= a->key_count || item->out_index >= a->out_count)
+            INVALID("items", "item %u names digits %u, key %u, out %u beyond what there is", i, item->digits,
+                    item->key, item->out_index);
+        TRY(check_galois(d, "items", item->galois_element));
+    }
+    return CKKS_OK;
+}
+
 static ckks_status describe_key_product(describer *d, const kernel_key_product_args *a) {
     range out = {0}, digits = {0}, add = {0};
     if (a->level >= d->params->q_count) INVALID("level", "%u is above the parameters' highest", a->level);
@@ -279,10 +297,11 @@ static ckks_status describe_key_product(describer *d, const kernel_key_product_a
     if (a->digits_count == 0 || a->digits_count > BATCH_MAX)
         INVALID("digits_count", "%u is not in range", a->digits_count);
     if (!a->keys) INVALID("keys", "is NULL");
-    if (!a->items || !a->items_host) INVALID("items", "is NULL");
     if (a->item_count == 0) INVALID("item_count", "is 0");
-    const uint64_t q_limbs = a->level + 1, limbs = q_limbs + d->params->p_count;
-    const uint64_t digit_count = params_digit_count(d->params, a->level);
+    if (a->is_public && a->add) INVALID("add", "does not go with a public key");
+    TRY(check_key_items(d, a));
+    const uint64_t q_limbs = a->level + 1, limbs = a->is_public ? q_limbs : q_limbs + d->params->p_count;
+    const uint64_t digit_count = a->is_public ? 1 : params_digit_count(d->params, a->level);
     TRY(touch_words(d, &out, "out", a->out, a->out_count * 2 * limbs, true));
     TRY(touch_words(d, &digits, "digits", a->digits, a->digits_count * digit_count * limbs, false));
     if (a->add) {
@@ -292,13 +311,6 @@ static ckks_status describe_key_product(describer *d, const kernel_key_product_a
         TRY(touch_words(d, &add, "add", a->add, (uint64_t)(a->digits_count - 1) * a->add_stride + q_limbs,
                         false));
         TRY(check_disjoint(d, "add", out, add));
-    }
-    for (uint32_t i = 0; i < a->item_count; i++) {
-        const key_product_item *item = &a->items_host[i];
-        if (item->digits >= a->digits_count || item->key >= a->key_count || item->out_index >= a->out_count)
-            INVALID("items", "item %u names digits %u, key %u, out %u beyond what there is", i, item->digits,
-                    item->key, item->out_index);
-        TRY(check_galois(d, "items", item->galois_element));
     }
     return check_disjoint(d, "digits", out, digits);
 }

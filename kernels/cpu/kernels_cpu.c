@@ -4,7 +4,32 @@
 
 /* columns: scalar, AVX2, AVX-512; an empty row is refused at launch */
 static const cpu_kernel table[KERNEL_COUNT][CPU_ISA_COUNT] = {
-    [KERNEL_COPY] = {NULL},
+    [KERNEL_COPY] = {cpu_copy_scalar},
+    [KERNEL_NEGATE] = {cpu_negate_scalar},
+    [KERNEL_ADD] = {cpu_add_scalar},
+    [KERNEL_SUBTRACT] = {cpu_subtract_scalar},
+    [KERNEL_ADD_PLAIN] = {cpu_add_plain_scalar},
+    [KERNEL_MULTIPLY_PLAIN] = {cpu_multiply_plain_scalar},
+    [KERNEL_ADD_SCALARS] = {cpu_add_scalars_scalar},
+    [KERNEL_MULTIPLY_SCALARS] = {cpu_multiply_scalars_scalar},
+    [KERNEL_MULTIPLY] = {cpu_multiply_scalar},
+    [KERNEL_SQUARE] = {cpu_square_scalar},
+    [KERNEL_NTT_FORWARD] = {cpu_ntt_forward_scalar},
+    [KERNEL_NTT_INVERSE] = {cpu_ntt_inverse_scalar},
+    [KERNEL_AUTOMORPHISM] = {cpu_automorphism_scalar},
+    [KERNEL_MOD_UP] = {cpu_mod_up_scalar},
+    [KERNEL_KEY_PRODUCT] = {cpu_key_product_scalar},
+    [KERNEL_MOD_DOWN] = {cpu_mod_down_scalar},
+    [KERNEL_RESCALE] = {cpu_rescale_scalar},
+    [KERNEL_DIAGONAL_SUM] = {cpu_diagonal_sum_scalar},
+    [KERNEL_PERMUTE_SUM] = {cpu_permute_sum_scalar},
+    [KERNEL_MATRIX_PRODUCT] = {cpu_matrix_product_scalar},
+    [KERNEL_UNPACK] = {cpu_unpack_scalar},
+    [KERNEL_EXPAND] = {cpu_expand_scalar},
+    [KERNEL_CHECK_NONZERO] = {cpu_check_nonzero_scalar},
+    [KERNEL_PACK] = {cpu_pack_scalar},
+    [KERNEL_SAMPLE] = {cpu_sample_scalar},
+    [KERNEL_COUNTER_ADVANCE] = {cpu_counter_advance_scalar},
 };
 
 static const char *const isa_name[CPU_ISA_COUNT] = {"scalar", "AVX2", "AVX-512"};

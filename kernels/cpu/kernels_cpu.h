@@ -60,6 +60,14 @@ void cpu_counter_advance_scalar(const void *arguments);
 
 /* ---- what kernels share ---- */
 
+static inline const ntt_table *tables_ntt(const device_tables *tables, kernel_basis basis, uint32_t limb) {
+    const ckks_context *context = device_tables_context(tables);
+    return context_ntt(context, basis_prime(basis, limb, context_params(context)->q_count));
+}
+static inline uint32_t tables_n(const device_tables *tables) {
+    return params_n(context_params(device_tables_context(tables)));
+}
+
 /* words of component c, limb i of a polynomial */
 static inline uint64_t *poly_limb(const kernel_poly *poly, uint32_t component, uint32_t limb, uint32_t n) {
     return poly->words + ((uint64_t)component * poly->component_stride + limb) * n;
@@ -78,11 +86,6 @@ static inline uint32_t reverse_bits(uint32_t value, uint32_t bits) {
     value = (value & 0x33333333u) << 2 | ((value >> 2) & 0x33333333u);
     value = (value & 0x0f0f0f0fu) << 4 | ((value >> 4) & 0x0f0f0f0fu);
     return __builtin_bswap32(value) >> (32 - bits);
-}
-/* galois_source: automorphism_index without a loop: out[i] = in[galois_source(log_n, g, i)] */
-static inline uint32_t galois_source(uint32_t log_n, uint32_t galois_element, uint32_t i) {
-    const uint32_t exponent = (2 * reverse_bits(i, log_n) + 1) * galois_element;
-    return reverse_bits((exponent & ((2u << log_n) - 1)) >> 1, log_n);
 }
 
 #endif

@@ -1,0 +1,85 @@
+/*
+ * The CPU back end's own structures. A stream is a FIFO drained by its own thread, so that work really is
+ * asynchronous; kernels parallelise inside with a team of fixed size.
+ *
+ * Every event record is an object of its own (cpu_record), shared by the event, the queue entry that
+ * completes it and the queue entries that wait for it: a later record of the same event cannot satisfy an
+ * earlier wait.
+ *
+ * Errors are sticky per stream; work after one is skipped, records complete and carry the error to the
+ * streams and hosts that wait for them, until the stream that failed has been recovered (cpu_health counts
+ * recoveries).
+ */
+#ifndef CKKS_CPU_DEVICE_CPU_H
+#define CKKS_CPU_DEVICE_CPU_H
+
+#include "kernels/cpu/kernels_cpu.h"
+#include "kernels/device_backend.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct cpu_device {
+    cpu_isa isa;
+    uint32_t threads;
+    _Atomic uint64_t adversarial_seed; /* 0 = recorded order */
+    _Atomic uint64_t adversarial_replays;
+} cpu_device;
+
+/* A recorded graph with its successors, for adversarial orders. Operations and nodes belong to the front end.
+ */
+typedef struct cpu_graph {
+    cpu_device *dev;
+    const device_operation *operations;
+    const graph_node *nodes;
+    uint32_t count;
+    cpu_kernel *kernels;       /* per node */
+    uint32_t *successor_begin; /* [count + 1] */
+    uint32_t *successors;
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    uint32_t pending; /* replays enqueued and not finished */
+} cpu_graph;
+
+/* cpu_operation_run does one piece of work on the calling thread. */
+void cpu_operation_run(const device_operation *operation, cpu_kernel kernel);
+
+/* ---- stream_cpu.c ---- */
+
+ckks_status cpu_stream_create(void *self, void **stream, ckks_error *err);
+void cpu_stream_destroy(void *stream);
+ckks_status cpu_stream_synchronize(void *stream, ckks_error *err);
+ckks_status cpu_stream_recover(void *stream, ckks_error *err);
+ckks_status cpu_stream_fail(void *stream, const ckks_error *cause, ckks_error *err);
+ckks_status cpu_stream_run(void *stream, const device_operation *operation, ckks_error *err);
+/* takes `order` (may be NULL = recorded order) in every case; it is freed with free */
+ckks_status cpu_stream_replay(void *stream, cpu_graph *graph, uint32_t *order, ckks_error *err);
+
+ckks_status cpu_event_create(void *self, void **event, ckks_error *err);
+void cpu_event_destroy(void *event);
+ckks_status cpu_event_record(void *event, void *stream, ckks_error *err);
+ckks_status cpu_stream_wait(void *stream, void *event, ckks_error *err);
+ckks_status cpu_event_synchronize(void *event, ckks_error *err);
+bool cpu_event_is_complete(void *event);
+uint64_t cpu_event_elapsed_ns(const void *from, const void *to);
+
+#ifdef CKKS_FAULT_INJECTION
+/* the next thread creation (once), or mutex or condition variable initialisation number nth, fails */
+void cpu_fault_thread_create(void);
+void cpu_fault_sync_init(uint32_t nth);
+#endif
+/* pthread initialisers that tests can make fail; 0 on success */
+int cpu_mutex_init(pthread_mutex_t *mutex);
+int cpu_cond_init(pthread_cond_t *cond);
+
+/* ---- graph_cpu.c ---- */
+
+ckks_status cpu_graph_create(void *self, void **graph, const device_operation *operations,
+                             const graph_node *nodes, uint32_t count, ckks_error *err);
+void cpu_graph_destroy(void *graph);
+ckks_status cpu_graph_replay(void *graph, void *stream, ckks_error *err);
+/* on the stream's thread; order NULL = recorded order */
+void cpu_graph_run(const cpu_graph *graph, const uint32_t *order);
+void cpu_graph_finished(cpu_graph *graph);
+
+#endif

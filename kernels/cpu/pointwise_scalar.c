@@ -1,0 +1,200 @@
+/*
+ * Kernels that work position by position, in plain C. A launch is cut into pieces of one limb and BLOCK
+ * positions, so that even one limb keeps a team busy; a piece does all components, reading every operand of a
+ * position before it writes it: so the output may be an input.
+ */
+#include "kernels/cpu/kernels_cpu.h"
+
+#include <string.h>
+
+#define BLOCK 1024u
+_Static_assert((1u << CKKS_LOG_N_MIN) % BLOCK == 0, "blocks tile a limb");
+
+/* One piece of a launch: `limb` of the output, positions begin .. begin + BLOCK - 1. */
+typedef struct piece {
+    const modulus *m;
+    uint32_t limb, begin, n;
+} piece;
+
+static piece piece_at(const device_tables *tables, kernel_basis basis, uint32_t index) {
+    const uint32_t n = tables_n(tables), per_limb = n / BLOCK, limb = index / per_limb;
+    return (piece){&tables_ntt(tables, basis, limb)->m, limb, index % per_limb * BLOCK, n};
+}
+static uint32_t piece_count(const device_tables *tables, kernel_basis basis) {
+    return basis_limb_count(basis) * (tables_n(tables) / BLOCK);
+}
+
+static uint64_t *words_out(const kernel_poly *out, uint32_t component, const piece *p) {
+    return poly_limb(out, component, p->limb, p->n) + p->begin;
+}
+/* the operand's words of the same prime; NULL where it lacks the component */
+static const uint64_t *words_in(const kernel_poly *a, uint32_t component, const kernel_poly *out,
+                                const piece *p) {
+    if (component >= a->component_count) return NULL;
+    return poly_limb(a, component, basis_find(a->basis, out->basis, p->limb), p->n) + p->begin;
+}
+
+static void copy_block(uint64_t *out, const uint64_t *a) {
+    if (out != a) memcpy(out, a, BLOCK * sizeof *out);
+}
+static void negate_block(uint64_t *out, const uint64_t *a, uint64_t q) {
+    for (uint32_t k = 0; k < BLOCK; k++) out[k] = mod_negate(a[k], q);
+}
+static void add_block(uint64_t *out, const uint64_t *a, const uint64_t *b, uint64_t q) {
+    for (uint32_t k = 0; k < BLOCK; k++) out[k] = mod_add(a[k], b[k], q);
+}
+static void subtract_block(uint64_t *out, const uint64_t *a, const uint64_t *b, uint64_t q) {
+    for (uint32_t k = 0; k < BLOCK; k++) out[k] = mod_sub(a[k], b[k], q);
+}
+static void multiply_block(uint64_t *out, const uint64_t *a, const uint64_t *b, const modulus *m) {
+    for (uint32_t k = 0; k < BLOCK; k++) out[k] = mod_mul(a[k], b[k], m);
+}
+
+void cpu_copy_scalar(const void *arguments) {
+    const kernel_unary_args *args = arguments;
+    const uint32_t count = piece_count(args->tables, args->out.basis);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        const piece p = piece_at(args->tables, args->out.basis, i);
+        for (uint32_t c = 0; c < args->out.component_count; c++)
+            copy_block(words_out(&args->out, c, &p), words_in(&args->a, c, &args->out, &p));
+    }
+}
+
+void cpu_negate_scalar(const void *arguments) {
+    const kernel_unary_args *args = arguments;
+    const uint32_t count = piece_count(args->tables, args->out.basis);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        const piece p = piece_at(args->tables, args->out.basis, i);
+        for (uint32_t c = 0; c < args->out.component_count; c++)
+            negate_block(words_out(&args->out, c, &p), words_in(&args->a, c, &args->out, &p), p.m->value);
+    }
+}
+
+void cpu_add_scalar(const void *arguments) {
+    const kernel_binary_args *args = arguments;
+    const uint32_t count = piece_count(args->tables, args->out.basis);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        const piece p = piece_at(args->tables, args->out.basis, i);
+        for (uint32_t c = 0; c < args->out.component_count; c++) {
+            uint64_t *out = words_out(&args->out, c, &p);
+            const uint64_t *a = words_in(&args->a, c, &args->out, &p);
+            const uint64_t *b = words_in(&args->b, c, &args->out, &p);
+            if (a && b)
+                add_block(out, a, b, p.m->value);
+            else
+                copy_block(out, a ? a : b);
+        }
+    }
+}
+
+void cpu_subtract_scalar(const void *arguments) {
+    const kernel_binary_args *args = arguments;
+    const uint32_t count = piece_count(args->tables, args->out.basis);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        const piece p = piece_at(args->tables, args->out.basis, i);
+        for (uint32_t c = 0; c < args->out.component_count; c++) {
+            uint64_t *out = words_out(&args->out, c, &p);
+            const uint64_t *a = words_in(&args->a, c, &args->out, &p);
+            const uint64_t *b = words_in(&args->b, c, &args->out, &p);
+            if (a && b)
+                subtract_block(out, a, b, p.m->value);
+            else if (a)
+                copy_block(out, a);
+            else
+                negate_block(out, b, p.m->value);
+        }
+    }
+}
+
+void cpu_add_plain_scalar(const void *arguments) {
+    const kernel_binary_args *args = arguments;
+    const uint32_t count = piece_count(args->tables, args->out.basis);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        const piece p = piece_at(args->tables, args->out.basis, i);
+        add_block(words_out(&args->out, 0, &p), words_in(&args->a, 0, &args->out, &p),
+                  words_in(&args->b, 0, &args->out, &p), p.m->value);
+        for (uint32_t c = 1; c < args->out.component_count; c++)
+            copy_block(words_out(&args->out, c, &p), words_in(&args->a, c, &args->out, &p));
+    }
+}
+
+void cpu_multiply_plain_scalar(const void *arguments) {
+    const kernel_binary_args *args = arguments;
+    const uint32_t count = piece_count(args->tables, args->out.basis);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        const piece p = piece_at(args->tables, args->out.basis, i);
+        for (uint32_t c = 0; c < args->out.component_count; c++)
+            multiply_block(words_out(&args->out, c, &p), words_in(&args->a, c, &args->out, &p),
+                           words_in(&args->b, 0, &args->out, &p), p.m);
+    }
+}
+
+void cpu_add_scalars_scalar(const void *arguments) {
+    const kernel_scalars_args *args = arguments;
+    const uint32_t count = piece_count(args->tables, args->out.basis);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        const piece p = piece_at(args->tables, args->out.basis, i);
+        const uint64_t q = p.m->value, scalar = args->scalar[p.limb];
+        uint64_t *out = words_out(&args->out, 0, &p);
+        const uint64_t *a = words_in(&args->a, 0, &args->out, &p);
+        for (uint32_t k = 0; k < BLOCK; k++) out[k] = mod_add(a[k], scalar, q);
+        for (uint32_t c = 1; c < args->out.component_count; c++)
+            copy_block(words_out(&args->out, c, &p), words_in(&args->a, c, &args->out, &p));
+    }
+}
+
+void cpu_multiply_scalars_scalar(const void *arguments) {
+    const kernel_scalars_args *args = arguments;
+    const uint32_t count = piece_count(args->tables, args->out.basis);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        const piece p = piece_at(args->tables, args->out.basis, i);
+        const uint64_t q = p.m->value, w = args->scalar[p.limb], w_shoup = mod_shoup(w, q);
+        for (uint32_t c = 0; c < args->out.component_count; c++) {
+            uint64_t *out = words_out(&args->out, c, &p);
+            const uint64_t *a = words_in(&args->a, c, &args->out, &p);
+            for (uint32_t k = 0; k < BLOCK; k++) out[k] = mod_mul_shoup(a[k], w, w_shoup, q);
+        }
+    }
+}
+
+/* (a0, a1) x (b0, b1): the middle term is summed before its one reduction (each product is below 2^100) */
+static void tensor_block(uint64_t *out[3], const uint64_t *const a[2], const uint64_t *const b[2],
+                         const modulus *m) {
+    for (uint32_t k = 0; k < BLOCK; k++) {
+        const uint64_t a0 = a[0][k], a1 = a[1][k], b0 = b[0][k], b1 = b[1][k];
+        out[0][k] = mod_mul(a0, b0, m);
+        out[1][k] = mod_reduce128((uint128)a0 * b1 + (uint128)a1 * b0, m);
+        out[2][k] = mod_mul(a1, b1, m);
+    }
+}
+
+static void tensor(const device_tables *tables, const kernel_poly *out, const kernel_poly *a,
+                   const kernel_poly *b) {
+    const uint32_t count = piece_count(tables, out->basis);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        const piece p = piece_at(tables, out->basis, i);
+        uint64_t *to[3] = {words_out(out, 0, &p), words_out(out, 1, &p), words_out(out, 2, &p)};
+        const uint64_t *const from_a[2] = {words_in(a, 0, out, &p), words_in(a, 1, out, &p)};
+        const uint64_t *const from_b[2] = {words_in(b, 0, out, &p), words_in(b, 1, out, &p)};
+        tensor_block(to, from_a, from_b, p.m);
+    }
+}
+
+void cpu_multiply_scalar(const void *arguments) {
+    const kernel_binary_args *args = arguments;
+    tensor(args->tables, &args->out, &args->a, &args->b);
+}
+
+void cpu_square_scalar(const void *arguments) {
+    const kernel_unary_args *args = arguments;
+    tensor(args->tables, &args->out, &args->a, &args->a);
+}
