@@ -188,12 +188,14 @@ static ckks_status choose_q(ckks_params *p, const uint32_t *bits, ckks_error *er
         const uint64_t nominal = 1ull << bits[level];
         const uint64_t high = nominal << 1 < PRIME_LIMIT ? nominal << 1 : PRIME_LIMIT;
         uint64_t target = (uint64_t)(ratio * ratio * (double)nominal + 0.5);
-        if (target < (nominal >> 1) + 2) target = (nominal >> 1) + 2;
         if (target >= high) target = high - 1;
         const uint64_t q = nearest_prime(p, target, nominal >> 1, high);
         if (!q) return no_prime("q_bits", level, bits[level], err);
         p->prime[level] = q;
         ratio = ratio * ratio / ((double)q / (double)nominal);
+        /* only where no prime is left near the target, as above 2^50: such a scale cannot be held by squaring
+         */
+        if (ratio < 0.75 || ratio > 1.25) ratio = 1.0;
     }
     p->prime[0] = nearest_prime(p, 1ull << bits[0], 1ull << (bits[0] - 1), 1ull << bits[0]);
     return p->prime[0] ? CKKS_OK : no_prime("q_bits", 0, bits[0], err);
