@@ -111,7 +111,7 @@ static void forged_fields_are_refused_by_name(void **state) {
         {28, 8, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, CKKS_MALFORMED, "segment"},
         {28, 8, {40}, CKKS_MALFORMED, "segment"},
         {28, 8, {13}, CKKS_MALFORMED, "padding"},
-        {36, 8, {3}, CKKS_MALFORMED, "size"},
+        {36, 8, {2}, CKKS_MALFORMED, "padding"},
         {44, 8, {1}, CKKS_MALFORMED, "segment"},
         {60, 4, {1}, CKKS_MALFORMED, "padding"},
     };
