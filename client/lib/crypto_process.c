@@ -339,7 +339,9 @@ static ckks_status post_binary(client_prediction *p, const Ckksd__V1__Postproces
 
 static ckks_status post_label_map(client_prediction *p, const Ckksd__V1__PostprocessStep *step,
                                   ckks_error *err) {
-    if (!p->has_label) choose_label(p, largest(p->values, p->value_count));
+    /* one score names two classes by its sign, unless a threshold decided before */
+    if (!p->has_label)
+        choose_label(p, p->value_count == 1 ? p->values[0] > 0 : largest(p->values, p->value_count));
     if (p->label_index < step->n_labels)
         snprintf(p->label, sizeof p->label, "%s", step->labels[p->label_index]);
     else if (p->label_index < step->n_integer_labels)

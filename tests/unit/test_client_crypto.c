@@ -1,0 +1,507 @@
+/* The cryptographic half of the client library: what it trusts, keys and their files, rows in and scores out.
+ */
+#include "client/lib/crypto.h"
+#include "client/lib/files_keys.h"
+#include "tests/support/alloc_fault.h"
+#include "tests/support/model_fixture.h"
+
+#include "kernels/base/bytes.h"
+#include "proto/packing.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static model_fixture fixture;
+static client_model *model;
+static client_secret_key *secret;
+
+static int set_up(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    model_fixture_init(&fixture);
+    model = model_fixture_model(&fixture);
+    return client_secret_key_generate(&secret, &model->params, &err) == CKKS_OK ? 0 : -1;
+}
+static int tear_down(void **state) {
+    (void)state;
+    client_secret_key_destroy(secret);
+    client_model_destroy(model);
+    return 0;
+}
+
+/* ---- trust ---- */
+
+static double numbers_nan[4] = {0, NAN, 0, 0};
+static uint32_t far_slots[4] = {0, 1, 2, 4};
+static Ckksd__V1__KeyRequirement *many_keys[100000];
+
+static void lie_weak(model_fixture *f) {
+    /* the same ring with more modulus than the table allows, consistent in everything else */
+    static const uint32_t q_bits[] = {45, 45}, p_bits[] = {46};
+    if (params_generate(&f->params, 12, q_bits, 2, p_bits, 1, 1, NULL) != CKKS_OK) abort();
+    params_to_message(&f->parameters, &f->params);
+    f->description.security_bits = 0;
+    uint64_t bytes;
+    const key_requirement keys[2] = {{KEY_RELINEARISATION, 0, 1}, {KEY_GALOIS, 5, 1}};
+    packing_key_set_bytes(&bytes, &f->params, keys, 2);
+    f->description.key_bytes = bytes;
+}
+static void lie_weak_and_says_so(model_fixture *f) {
+    lie_weak(f);
+    f->description.has_insecure = 1, f->description.insecure = 1;
+}
+static void lie_many_keys(model_fixture *f) {
+    for (size_t i = 0; i < 100000; i++) many_keys[i] = &f->key[1];
+    f->description.n_keys = 100000, f->description.keys = many_keys;
+}
+static void lie_key_bytes(model_fixture *f) {
+    f->description.key_bytes++;
+}
+static void lie_even_element(model_fixture *f) {
+    f->key[1].galois_element = 6;
+}
+static void lie_level(model_fixture *f) {
+    f->key[0].level = 2;
+}
+static void lie_nan(model_fixture *f) {
+    f->affine.scale = numbers_nan;
+}
+static void lie_infinite_error(model_fixture *f) {
+    f->description.promised_error = INFINITY;
+}
+static void lie_slot(model_fixture *f) {
+    f->input_layout.slot = far_slots;
+}
+static void lie_elements(model_fixture *f) {
+    f->input_layout.element_count = 5;
+}
+static void lie_parameter_id(model_fixture *f) {
+    f->params.id[0] ^= 1;
+}
+static void lie_composite(model_fixture *f) {
+    f->params.prime[0] -= 2;
+}
+static void lie_scale(model_fixture *f) {
+    const double nan = NAN;
+    memcpy(&f->signature.scale_bits, &nan, sizeof nan);
+}
+static void lie_shape(model_fixture *f) {
+    static uint32_t shape[3] = {65536, 65536, 65536};
+    f->description.n_columns = 0;
+    f->description.n_input_shape = 3, f->description.input_shape = shape;
+}
+static void lie_name(model_fixture *f) {
+    f->description.name = "x\x1b[2J";
+}
+
+static void a_lying_description_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *what;
+        void (*lie)(model_fixture *f);
+        ckks_status expected;
+    } table[] = {
+        {"weak parameters", lie_weak, CKKS_INSECURE_PARAMETERS},
+        {"weak parameters that say so", lie_weak_and_says_so, CKKS_INSECURE_PARAMETERS},
+        {"100,000 keys", lie_many_keys, CKKS_UNTRUSTED_SERVER},
+        {"key bytes", lie_key_bytes, CKKS_UNTRUSTED_SERVER},
+        {"an even Galois element", lie_even_element, CKKS_UNTRUSTED_SERVER},
+        {"a key level above the top", lie_level, CKKS_UNTRUSTED_SERVER},
+        {"NaN in preprocessing", lie_nan, CKKS_UNTRUSTED_SERVER},
+        {"an infinite error", lie_infinite_error, CKKS_UNTRUSTED_SERVER},
+        {"a slot outside", lie_slot, CKKS_UNTRUSTED_SERVER},
+        {"an element too many", lie_elements, CKKS_UNTRUSTED_SERVER},
+        {"another parameter id", lie_parameter_id, CKKS_UNTRUSTED_SERVER},
+        {"a modulus that is no prime", lie_composite, CKKS_UNTRUSTED_SERVER},
+        {"a scale that is no number", lie_scale, CKKS_UNTRUSTED_SERVER},
+        {"a shape that overflows", lie_shape, CKKS_UNTRUSTED_SERVER},
+        {"terminal escapes in the name", lie_name, CKKS_UNTRUSTED_SERVER},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        model_fixture f;
+        client_model *m = NULL;
+        ckks_error err = {0};
+        size_t size;
+        model_fixture_init(&f);
+        table[i].lie(&f);
+        uint8_t *bytes = model_fixture_pack(&f, &size);
+        const ckks_status rc = client_model_create(&m, bytes, size, NULL, NULL, &err);
+        printf("  %-32s %s: %s: %s\n", table[i].what, ckks_status_name(rc), err.field, err.message);
+        assert_int_equal(rc, table[i].expected);
+        assert_null(m);
+        assert_true(err.field[0] || err.message[0]);
+        free(bytes);
+    }
+}
+
+static void a_wrong_digest_is_refused_when_pinned(void **state) {
+    (void)state;
+    uint8_t pin[32];
+    size_t size;
+    client_model *m = NULL;
+    ckks_error err = {0};
+    uint8_t *bytes = model_fixture_pack(&fixture, &size);
+    memset(pin, 0x5a, sizeof pin);
+    client_model_options options = {.pinned_digest = pin};
+    assert_int_equal(client_model_create(&m, bytes, size, NULL, &options, &err), CKKS_OK);
+    client_model_destroy(m);
+    pin[31] ^= 1;
+    assert_int_equal(client_model_create(&m, bytes, size, NULL, &options, &err), CKKS_UNTRUSTED_SERVER);
+    assert_string_equal(err.field, "digest");
+    free(bytes);
+}
+
+static void weak_parameters_pass_only_when_declared_and_allowed(void **state) {
+    (void)state;
+    model_fixture f;
+    client_model *m = NULL;
+    ckks_error err = {0};
+    size_t size;
+    const client_model_options options = {.allow_insecure = true};
+    model_fixture_init(&f);
+    lie_weak_and_says_so(&f);
+    uint8_t *bytes = model_fixture_pack(&f, &size);
+    assert_int_equal(client_model_create(&m, bytes, size, NULL, &options, &err), CKKS_OK);
+    client_model_destroy(m);
+    free(bytes);
+}
+
+/* ---- rows and scores ---- */
+
+static void rows_come_back_within_the_promised_error(void **state) {
+    (void)state;
+    const double rows[3][4] = {{1, -2, 3, -4}, {9.99, -9.99, 0, 10}, {0, 0, 0, 0}};
+    double worst = 0;
+    for (int r = 0; r < 3; r++) {
+        double elements[4], scores[2];
+        client_ciphertexts list;
+        ckks_error err = {0};
+        assert_int_equal(client_preprocess(elements, model, rows[r], &err), CKKS_OK);
+        assert_int_equal(client_encrypt(&list, model, secret, NULL, elements, 1, &err), CKKS_OK);
+        assert_true(list.items[0].is_seeded);
+        assert_int_equal(client_decrypt(scores, model, secret, &list, 1, &err), CKKS_OK);
+        for (int i = 0; i < 2; i++) worst = fmax(worst, fabs(scores[i] - rows[r][i] / 2));
+        assert_true(client_scores_are_plausible(model, scores, 2));
+        client_ciphertexts_fini(&list);
+    }
+    printf("  worst error %.2e\n", worst);
+    assert_true(worst < 1e-3);
+}
+
+static void public_key_encryption_decrypts_and_needs_no_secret(void **state) {
+    (void)state;
+    uint8_t *image = NULL;
+    size_t size = 0;
+    client_public_key *pk = NULL;
+    client_ciphertexts list;
+    ckks_error err = {0};
+    double scores[2];
+    const double elements[4] = {1.5, -2.5, 0, 0};
+    assert_int_equal(client_public_key_export(&image, &size, secret, &err), CKKS_OK);
+    assert_int_equal(client_public_key_import(&pk, image, size, false, &err), CKKS_OK);
+    assert_int_equal(client_encrypt(&list, model, NULL, pk, elements, 1, &err), CKKS_OK);
+    assert_false(list.items[0].is_seeded);
+    assert_int_equal(client_decrypt(scores, model, secret, &list, 1, &err), CKKS_OK);
+    printf("  errors %.2e %.2e\n", fabs(scores[0] - 1.5), fabs(scores[1] + 2.5));
+    assert_true(fabs(scores[0] - 1.5) < 1e-2 && fabs(scores[1] + 2.5) < 1e-2);
+    client_ciphertexts_fini(&list);
+    client_public_key_destroy(pk);
+    free(image);
+}
+
+static void two_encryptions_of_one_row_differ_in_seed_and_bytes(void **state) {
+    (void)state;
+    client_ciphertexts a, b;
+    const double elements[4] = {1, 1, 1, 1};
+    assert_int_equal(client_encrypt(&a, model, secret, NULL, elements, 1, NULL), CKKS_OK);
+    assert_int_equal(client_encrypt(&b, model, secret, NULL, elements, 1, NULL), CKKS_OK);
+    assert_memory_not_equal(a.items[0].seed, b.items[0].seed, SEED_BYTES);
+    assert_memory_not_equal(a.items[0].packed, b.items[0].packed, 64);
+    client_ciphertexts_fini(&a);
+    client_ciphertexts_fini(&b);
+}
+
+static void rows_out_of_range_never_reach_encryption(void **state) {
+    (void)state;
+    static const struct {
+        double row[4];
+        const char *field;
+    } table[] = {{{11, 0, 0, 0}, "alpha"},
+                 {{0, -10.5, 0, 0}, "beta"},
+                 {{0, 0, NAN, 0}, "gamma"},
+                 {{0, 0, 0, INFINITY}, "delta"}};
+    for (size_t i = 0; i < 4; i++) {
+        ckks_error err = {0};
+        double elements[4];
+        assert_int_equal(client_preprocess(elements, model, table[i].row, &err), CKKS_OUT_OF_RANGE);
+        assert_string_equal(err.field, table[i].field);
+    }
+}
+
+static void results_of_another_secret_or_shape_are_not_decrypted(void **state) {
+    (void)state;
+    client_secret_key *other = NULL;
+    client_ciphertexts list;
+    ckks_error err = {0};
+    double scores[2];
+    const double elements[4] = {1, 2, 0, 0};
+    assert_int_equal(client_secret_key_generate(&other, &model->params, &err), CKKS_OK);
+    assert_int_equal(client_encrypt(&list, model, other, NULL, elements, 1, &err), CKKS_OK);
+    assert_int_equal(client_decrypt(scores, model, secret, &list, 1, &err), CKKS_LINEAGE_MISMATCH);
+    err = (ckks_error){0};
+    list.items[0].signature.scale = nextafter(list.items[0].signature.scale, 1e300);
+    assert_int_equal(client_decrypt(scores, model, other, &list, 1, &err), CKKS_SIGNATURE_MISMATCH);
+    assert_string_equal(err.field, "scale");
+    list.items[0].signature.scale = 0x1p28;
+    list.items[0].packed_bytes -= 16;
+    err = (ckks_error){0};
+    assert_int_equal(client_decrypt(scores, model, other, &list, 1, &err), CKKS_SIGNATURE_MISMATCH);
+    client_ciphertexts_fini(&list);
+    client_secret_key_destroy(other);
+}
+
+static void labels_and_margins_follow_the_scores(void **state) {
+    (void)state;
+    client_prediction p;
+    const double scores[2] = {0.25, 0.75};
+    assert_int_equal(client_postprocess(&p, model, scores, NULL), CKKS_OK);
+    assert_string_equal(p.label, "yes");
+    assert_true(fabs(p.margin - 0.5) < 1e-15);
+    client_prediction_fini(&p);
+}
+
+static void rounding_prints_what_it_promises(void **state) {
+    (void)state;
+    double scores[3] = {0.30004, -1.9996, 12.34567};
+    assert_true(client_promised_step(model) == 1e-3);
+    client_round(scores, 3, 1e-3);
+    assert_true(scores[0] == 0.3 && scores[1] == -2.0 && scores[2] == 12.346);
+}
+
+/* ---- keys ---- */
+
+static void union_of_needs_takes_the_highest_level_of_each(void **state) {
+    (void)state;
+    const key_requirement a[] = {{KEY_GALOIS, 25, 1}, {KEY_RELINEARISATION, 0, 0}};
+    const key_requirement b[] = {
+        {KEY_PUBLIC, 0, 1}, {KEY_GALOIS, 25, 0}, {KEY_GALOIS, 5, 1}, {KEY_RELINEARISATION, 0, 1}};
+    const key_requirement expected[] = {
+        {KEY_RELINEARISATION, 0, 1}, {KEY_GALOIS, 5, 1}, {KEY_GALOIS, 25, 1}, {KEY_PUBLIC, 0, 1}};
+    key_requirement *all = NULL;
+    uint32_t count = 0;
+    assert_int_equal(client_requirements_add(&all, &count, a, 2, NULL), CKKS_OK);
+    assert_int_equal(client_requirements_add(&all, &count, b, 4, NULL), CKKS_OK);
+    assert_int_equal(count, 4);
+    assert_memory_equal(all, expected, sizeof expected);
+    assert_int_equal(client_requirements_cover(all, count, b, 4, NULL), CKKS_OK);
+    ckks_error err = {0};
+    assert_int_equal(client_requirements_cover(a, 2, b, 4, &err), CKKS_KEY_MISSING);
+    free(all);
+}
+
+static void key_set_has_the_size_that_the_model_says(void **state) {
+    (void)state;
+    client_key_set *set = NULL, *again = NULL;
+    uint8_t *image = NULL;
+    size_t size = 0;
+    ckks_error err = {0};
+    assert_int_equal(client_key_set_generate(&set, secret, model->keys, model->key_count, NULL, NULL, &err),
+                     CKKS_OK);
+    assert_int_equal(set->payload_bytes, model->key_bytes);
+    assert_int_equal(client_key_set_export(&image, &size, set, &err), CKKS_OK);
+    assert_int_equal(client_key_set_import(&again, image, size, false, &err), CKKS_OK);
+    assert_memory_equal(again->id, set->id, 32);
+    assert_memory_equal(again->payload, set->payload, (size_t)set->payload_bytes);
+    client_key_set_destroy(again);
+    image[size / 2] ^= 4;
+    assert_int_not_equal(client_key_set_import(&again, image, size, false, &err), CKKS_OK);
+    assert_null(again);
+    free(image);
+    client_key_set_destroy(set);
+}
+
+static ckks_status reimport(const uint8_t *image, size_t size, const char *text) {
+    client_secret_key *sk = NULL;
+    ckks_error err = {0};
+    const client_passphrase p = {text, text ? strlen(text) : 0};
+    const ckks_status rc = client_secret_key_import(&sk, image, size, &p, false, &err);
+    if (rc == CKKS_OK) {
+        const size_t n = params_n(&model->params);
+        int8_t *a = malloc(n), *b = malloc(n);
+        assert_non_null(a);
+        assert_non_null(b);
+        secret_key_export(secret->key, a);
+        secret_key_export(sk->key, b);
+        assert_memory_equal(a, b, n);
+        assert_memory_equal(secret_key_lineage(sk->key), secret_key_lineage(secret->key), LINEAGE_BYTES);
+        free(a);
+        free(b);
+    }
+    client_secret_key_destroy(sk);
+    return rc;
+}
+
+static void secret_key_survives_its_file_image(void **state) {
+    (void)state;
+    uint8_t *image = NULL;
+    size_t size = 0;
+    assert_int_equal(client_secret_key_export(&image, &size, secret, NULL, 1, NULL), CKKS_OK);
+    assert_int_equal(reimport(image, size, NULL), CKKS_OK);
+    assert_int_equal(reimport(image, size, "superfluous"), CKKS_PASSPHRASE);
+    for (size_t cut = 0; cut < size; cut += size / 7 + 1)
+        assert_int_not_equal(reimport(image, cut, NULL), CKKS_OK);
+    image[size - 40] ^= 1;
+    assert_int_equal(reimport(image, size, NULL), CKKS_DIGEST_MISMATCH);
+    free(image);
+}
+
+static void passphrase_is_needed_and_must_be_right(void **state) {
+    (void)state;
+    uint8_t *image = NULL, *plain = NULL;
+    size_t size = 0, plain_size = 0;
+    const client_passphrase p = {"correct horse", 13};
+    assert_int_equal(client_secret_key_export(&image, &size, secret, &p, 1, NULL), CKKS_OK);
+    assert_int_equal(client_secret_key_export(&plain, &plain_size, secret, NULL, 1, NULL), CKKS_OK);
+    assert_int_equal(reimport(image, size, NULL), CKKS_PASSPHRASE);
+    assert_int_equal(reimport(image, size, "wrong horse"), CKKS_PASSPHRASE);
+    assert_int_equal(reimport(image, size, "correct horse"), CKKS_OK);
+    /* no run of the coefficients is left in the sealed image */
+    int8_t coefficients[4096];
+    secret_key_export(secret->key, coefficients);
+    assert_null(memmem(image, size, coefficients, 64));
+    assert_non_null(memmem(plain, plain_size, coefficients, 64));
+    memset(coefficients, 0, sizeof coefficients);
+    free(image);
+    free(plain);
+}
+
+static void secret_file_is_private_and_refused_when_it_is_not(void **state) {
+    (void)state;
+    char folder[] = "/tmp/ckks-client-XXXXXX", path[128];
+    struct stat st;
+    client_secret_key *sk = NULL;
+    ckks_error err = {0};
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/deep/alice.secret", folder);
+    assert_int_equal(secret_file_write(path, secret, NULL, &err), CKKS_OK);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(secret_file_write(path, secret, NULL, &err), CKKS_ALREADY_EXISTS);
+    assert_int_equal(secret_file_read(&sk, path, NULL, false, NULL), CKKS_OK);
+    client_secret_key_destroy(sk);
+    assert_int_equal(chmod(path, 0640), 0);
+    err = (ckks_error){0};
+    assert_int_equal(secret_file_read(&sk, path, NULL, false, &err), CKKS_PERMISSION_DENIED);
+    assert_non_null(strstr(err.message, "chmod"));
+    unlink(path);
+    *strrchr(path, '/') = 0;
+    rmdir(path);
+    rmdir(folder);
+}
+
+static void key_set_file_can_be_looked_at_without_its_payload(void **state) {
+    (void)state;
+    char folder[] = "/tmp/ckks-client-XXXXXX", path[128];
+    client_key_set *set = NULL, *head = NULL;
+    ckks_error err = {0};
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/a.keys", folder);
+    assert_int_equal(client_key_set_generate(&set, secret, model->keys, model->key_count, NULL, NULL, &err),
+                     CKKS_OK);
+    assert_int_equal(key_set_file_write(path, set, false, &err), CKKS_OK);
+    assert_int_equal(key_set_file_peek(&head, path, false, &err), CKKS_OK);
+    assert_memory_equal(head->id, set->id, 32);
+    assert_int_equal(head->payload_bytes, set->payload_bytes);
+    assert_null(head->payload);
+    assert_int_equal(truncate(path, 40), 0);
+    client_key_set_destroy(head);
+    assert_int_not_equal(key_set_file_peek(&head, path, false, &err), CKKS_OK);
+    client_key_set_destroy(set);
+    unlink(path);
+    rmdir(folder);
+}
+
+static void ciphertext_files_keep_model_and_lineage(void **state) {
+    (void)state;
+    client_ciphertexts list, back;
+    uint8_t *image = NULL;
+    size_t size = 0;
+    ckks_error err = {0};
+    double scores[2];
+    const double elements[4] = {2, 1, 0, 0};
+    assert_int_equal(client_encrypt(&list, model, secret, NULL, elements, 1, &err), CKKS_OK);
+    assert_int_equal(client_ciphertexts_export(&image, &size, &list, model, &err), CKKS_OK);
+    assert_int_equal(client_ciphertexts_import(&back, model, true, image, size, &err), CKKS_OK);
+    assert_int_equal(client_decrypt(scores, model, secret, &back, 1, &err), CKKS_OK);
+    assert_true(fabs(scores[0] - 2) < 1e-3);
+    client_ciphertexts_fini(&back);
+    model->digest[0] ^= 1;
+    assert_int_equal(client_ciphertexts_import(&back, model, true, image, size, &err),
+                     CKKS_SIGNATURE_MISMATCH);
+    model->digest[0] ^= 1;
+    client_ciphertexts_fini(&list);
+    free(image);
+}
+
+/* Every allocation on the way fails once: a typed error, nothing leaked (the address sanitizer counts). */
+static void a_failed_allocation_is_an_error_and_no_more(void **state) {
+    (void)state;
+    size_t size;
+    uint8_t *bytes = model_fixture_pack(&fixture, &size);
+    const double elements[4] = {1, 2, 3, 4};
+    uint64_t n = 1;
+    for (;; n++) {
+        client_model *m = NULL;
+        client_ciphertexts list = {0};
+        double scores[2];
+        ckks_error err = {0};
+        alloc_fault_set(n);
+        ckks_status rc = client_model_create(&m, bytes, size, NULL, NULL, &err);
+        if (rc == CKKS_OK) rc = client_encrypt(&list, m, secret, NULL, elements, 1, &err);
+        if (rc == CKKS_OK) rc = client_decrypt(scores, m, secret, &list, 1, &err);
+        const bool has_failed = alloc_fault_calls() >= n;
+        alloc_fault_set(0);
+        client_ciphertexts_fini(&list);
+        client_model_destroy(m);
+        if (!has_failed) {
+            assert_int_equal(rc, CKKS_OK);
+            break;
+        }
+        assert_int_not_equal(rc, CKKS_OK);
+        assert_true(n < 10000);
+    }
+    printf("  %llu allocations\n", (unsigned long long)n - 1);
+    free(bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lying_description_is_refused),
+        cmocka_unit_test(a_wrong_digest_is_refused_when_pinned),
+        cmocka_unit_test(weak_parameters_pass_only_when_declared_and_allowed),
+        cmocka_unit_test(rows_come_back_within_the_promised_error),
+        cmocka_unit_test(public_key_encryption_decrypts_and_needs_no_secret),
+        cmocka_unit_test(two_encryptions_of_one_row_differ_in_seed_and_bytes),
+        cmocka_unit_test(rows_out_of_range_never_reach_encryption),
+        cmocka_unit_test(results_of_another_secret_or_shape_are_not_decrypted),
+        cmocka_unit_test(labels_and_margins_follow_the_scores),
+        cmocka_unit_test(rounding_prints_what_it_promises),
+        cmocka_unit_test(union_of_needs_takes_the_highest_level_of_each),
+        cmocka_unit_test(key_set_has_the_size_that_the_model_says),
+        cmocka_unit_test(secret_key_survives_its_file_image),
+        cmocka_unit_test(passphrase_is_needed_and_must_be_right),
+        cmocka_unit_test(secret_file_is_private_and_refused_when_it_is_not),
+        cmocka_unit_test(key_set_file_can_be_looked_at_without_its_payload),
+        cmocka_unit_test(ciphertext_files_keep_model_and_lineage),
+        cmocka_unit_test(a_failed_allocation_is_an_error_and_no_more),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
