@@ -27,7 +27,7 @@ void sample_ternary(int8_t *out, size_t n, sampler *s) {
     while (kept < n) {
         next_chunk(s);
         for (size_t i = 0; i < SAMPLER_CHUNK_BYTES * 4 && kept < n; i++) {
-            const unsigned draw = (s->chunk[i / 4] >> (i % 4 * 2)) & 3u;
+            const unsigned draw = ((unsigned)s->chunk[i / 4] >> (i % 4 * 2)) & 3u;
             out[kept] = (int8_t)((int)draw - 1);
             kept += (size_t)((draw + 1) >> 2 ^ 1u); /* a 3 is overwritten by the next draw */
         }

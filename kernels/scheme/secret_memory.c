@@ -6,7 +6,7 @@
 void *secret_allocate(size_t bytes) {
 #ifdef CKKS_FAULT_INJECTION
     /* libsodium maps pages itself: a probe makes this allocation visible to injected failures */
-    void *probe = malloc(1);
+    void *volatile probe = malloc(1); /* volatile: a compiler may drop a block that nobody looks at */
     if (!probe) return NULL;
     free(probe);
 #endif
