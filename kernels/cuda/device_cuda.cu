@@ -1,0 +1,467 @@
+/*
+ * The CUDA back end: memory, streams, events, copies, launches, graphs.
+ *
+ * A recorded graph is built node by node with cudaStreamBeginCaptureToGraph: each operation is captured behind the tails of the
+ * operations that it depends on, so that branches which the front end found independent stay parallel, and an operation that is
+ * several kernels is a chain inside.
+ *
+ * Every call makes its device current: nothing here depends on the calling thread. A sticky error (the context is lost) is
+ * remembered: every later call says so, and the process is expected to end.
+ */
+#include "kernels/cuda/cuda_internal.cuh"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+struct CudaDevice {
+    bool is_f64; /* first: tables.cu reads it */
+    int index;
+    cudaStream_t capture; /* graphs are captured on it; never runs anything */
+    u32 stream_count;
+};
+
+struct CudaStream {
+    CudaDevice *device;
+    cudaStream_t stream;
+    ckks_error sticky; /* injected failures and lost launches */
+};
+
+struct CudaEvent {
+    CudaDevice *device;
+    cudaEvent_t event;
+    CudaStream *recorded_on;
+};
+
+struct CudaGraph {
+    CudaDevice *device;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+};
+
+bool is_sticky(cudaError_t status) {
+    return status == cudaErrorIllegalAddress || status == cudaErrorLaunchFailure || status == cudaErrorMisalignedAddress ||
+           status == cudaErrorInvalidAddressSpace || status == cudaErrorInvalidPc || status == cudaErrorHardwareStackError ||
+           status == cudaErrorIllegalInstruction || status == cudaErrorAssert || status == cudaErrorECCUncorrectable ||
+           status == cudaErrorLaunchTimeout || status == cudaErrorDevicesUnavailable;
+}
+
+/* Selects the device for this thread; cheap when it is current already. */
+ckks_status use(const CudaDevice *device, ckks_error *err) {
+    CUDA_TRY(cudaSetDevice(device->index));
+    return CKKS_OK;
+}
+#define USE(device)                                                                                          \
+    do {                                                                                                     \
+        const ckks_status use_status = use((device), err);                                                   \
+        if (use_status != CKKS_OK) return use_status;                                                        \
+    } while (0)
+
+/* ---- memory ---- */
+
+ckks_status cuda_allocate(void *self, void **out, uint64_t bytes, ckks_error *err) {
+    USE(static_cast<CudaDevice *>(self));
+    CUDA_TRY(cudaMalloc(out, bytes));
+    return CKKS_OK;
+}
+void cuda_release(void *self, void *address) {
+    cudaSetDevice(static_cast<CudaDevice *>(self)->index);
+    cudaFree(address);
+}
+ckks_status cuda_allocate_host(void *self, void **out, uint64_t bytes, ckks_error *err) {
+    USE(static_cast<CudaDevice *>(self));
+    CUDA_TRY(cudaHostAlloc(out, bytes, cudaHostAllocPortable));
+    return CKKS_OK;
+}
+void cuda_release_host(void *self, void *address) {
+    cudaSetDevice(static_cast<CudaDevice *>(self)->index);
+    cudaFreeHost(address);
+}
+
+/* ---- streams ---- */
+
+ckks_status cuda_stream_create(void *self, void **out, ckks_error *err) {
+    CudaDevice *device = static_cast<CudaDevice *>(self);
+    USE(device);
+    CudaStream *s = static_cast<CudaStream *>(calloc(1, sizeof *s));
+    if (!s) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "stream", "out of host memory");
+    s->device = device;
+    const ckks_status rc = cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", err);
+    if (rc != CKKS_OK) {
+        free(s);
+        return rc;
+    }
+    *out = s;
+    return CKKS_OK;
+}
+void cuda_stream_destroy(void *stream) {
+    CudaStream *s = static_cast<CudaStream *>(stream);
+    cudaSetDevice(s->device->index);
+    cudaStreamSynchronize(s->stream);
+    cudaStreamDestroy(s->stream);
+    free(s);
+}
+ckks_status sticky_of(const CudaStream *s, ckks_error *err) {
+    if (!s || s->sticky.code == CKKS_OK) return CKKS_OK;
+    if (err && err->code == CKKS_OK) *err = s->sticky;
+    return s->sticky.code;
+}
+ckks_status cuda_stream_synchronize(void *stream, ckks_error *err) {
+    CudaStream *s = static_cast<CudaStream *>(stream);
+    USE(s->device);
+    const ckks_status rc = cuda_check(cudaStreamSynchronize(s->stream), "cudaStreamSynchronize", err);
+    return rc != CKKS_OK ? rc : sticky_of(s, err);
+}
+ckks_status cuda_stream_recover(void *stream, ckks_error *err) {
+    CudaStream *s = static_cast<CudaStream *>(stream);
+    USE(s->device);
+    const ckks_status rc = cuda_check(cudaStreamSynchronize(s->stream), "cudaStreamSynchronize", err);
+    if (rc == CKKS_OK) s->sticky = ckks_error{};
+    return rc;
+}
+ckks_status cuda_stream_fail(void *stream, const ckks_error *cause, ckks_error *) {
+    CudaStream *s = static_cast<CudaStream *>(stream);
+    if (s->sticky.code == CKKS_OK) s->sticky = *cause;
+    return CKKS_OK;
+}
+
+/* ---- events ---- */
+
+ckks_status cuda_event_create(void *self, void **out, ckks_error *err) {
+    CudaDevice *device = static_cast<CudaDevice *>(self);
+    USE(device);
+    CudaEvent *e = static_cast<CudaEvent *>(calloc(1, sizeof *e));
+    if (!e) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "event", "out of host memory");
+    e->device = device;
+    const ckks_status rc = cuda_check(cudaEventCreate(&e->event), "cudaEventCreate", err);
+    if (rc != CKKS_OK) {
+        free(e);
+        return rc;
+    }
+    *out = e;
+    return CKKS_OK;
+}
+void cuda_event_destroy(void *event) {
+    CudaEvent *e = static_cast<CudaEvent *>(event);
+    cudaSetDevice(e->device->index);
+    cudaEventDestroy(e->event);
+    free(e);
+}
+ckks_status cuda_event_record(void *event, void *stream, ckks_error *err) {
+    CudaEvent *e = static_cast<CudaEvent *>(event);
+    CudaStream *s = static_cast<CudaStream *>(stream);
+    USE(s->device);
+    CUDA_TRY(cudaEventRecord(e->event, s->stream));
+    e->recorded_on = s;
+    return CKKS_OK;
+}
+ckks_status cuda_stream_wait(void *stream, void *event, ckks_error *err) {
+    CudaStream *s = static_cast<CudaStream *>(stream);
+    CudaEvent *e = static_cast<CudaEvent *>(event);
+    USE(s->device);
+    if (!e->recorded_on) return CKKS_OK;
+    CUDA_TRY(cudaStreamWaitEvent(s->stream, e->event, 0));
+    return CKKS_OK;
+}
+ckks_status cuda_event_synchronize(void *event, ckks_error *err) {
+    CudaEvent *e = static_cast<CudaEvent *>(event);
+    USE(e->device);
+    if (!e->recorded_on) return CKKS_OK;
+    const ckks_status rc = cuda_check(cudaEventSynchronize(e->event), "cudaEventSynchronize", err);
+    return rc != CKKS_OK ? rc : sticky_of(e->recorded_on, err);
+}
+bool cuda_event_is_complete(void *event) {
+    CudaEvent *e = static_cast<CudaEvent *>(event);
+    cudaSetDevice(e->device->index);
+    return !e->recorded_on || cudaEventQuery(e->event) != cudaErrorNotReady;
+}
+uint64_t cuda_event_elapsed_ns(const void *from, const void *to) {
+    const CudaEvent *a = static_cast<const CudaEvent *>(from), *b = static_cast<const CudaEvent *>(to);
+    float ms = 0;
+    if (cudaEventElapsedTime(&ms, a->event, b->event) != cudaSuccess || ms < 0) return 0;
+    return (uint64_t)((double)ms * 1e6);
+}
+
+/* ---- work ---- */
+
+cudaError_t enqueue(cudaStream_t stream, const device_operation *o) {
+    switch (o->kind) {
+    case GRAPH_NODE_KERNEL: return cuda_launchers[o->kernel](stream, o->arguments);
+    case GRAPH_NODE_COPY: {
+        const cudaMemcpyKind kind = o->copy == COPY_IN    ? cudaMemcpyHostToDevice
+                                    : o->copy == COPY_OUT ? cudaMemcpyDeviceToHost
+                                                          : cudaMemcpyDeviceToDevice;
+        return cudaMemcpyAsync(o->to, o->from, o->bytes, kind, stream);
+    }
+    case GRAPH_NODE_FILL: return cudaMemsetAsync(o->to, o->byte, o->bytes, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+ckks_status cuda_can_launch(void *, kernel_id kernel, ckks_error *err) {
+    if (cuda_launchers[kernel]) return CKKS_OK;
+    return ckks_error_set(err, CKKS_UNSUPPORTED, kernel_name(kernel), "no CUDA version of this kernel");
+}
+ckks_status cuda_run(void *stream, const device_operation *operation, ckks_error *err) {
+    CudaStream *s = static_cast<CudaStream *>(stream);
+    USE(s->device);
+    return cuda_check(enqueue(s->stream, operation), operation->kind == GRAPH_NODE_KERNEL ? kernel_name(operation->kernel) : "copy", err);
+}
+
+/* ---- graphs ---- */
+
+/* Captures one operation behind `dependencies`; tails receives what later operations must wait for. */
+ckks_status capture_one(CudaDevice *device, cudaGraph_t graph, const device_operation *o, const std::vector<cudaGraphNode_t> &dependencies,
+                        std::vector<cudaGraphNode_t> &tails, ckks_error *err) {
+    CUDA_TRY(cudaStreamBeginCaptureToGraph(device->capture, graph, dependencies.data(), nullptr, dependencies.size(),
+                                           cudaStreamCaptureModeThreadLocal));
+    const cudaError_t launched = enqueue(device->capture, o);
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    const cudaGraphNode_t *last = nullptr;
+    size_t count = 0;
+    unsigned long long id = 0;
+    cudaGraph_t same = nullptr;
+#if CUDART_VERSION >= 13000
+    const cudaError_t asked = cudaStreamGetCaptureInfo(device->capture, &capturing, &id, &same, &last, nullptr, &count);
+#else
+    const cudaError_t asked = cudaStreamGetCaptureInfo_v2(device->capture, &capturing, &id, &same, &last, &count);
+#endif
+    if (asked == cudaSuccess) tails.assign(last, last + count);
+    const cudaError_t ended = cudaStreamEndCapture(device->capture, &same);
+    CUDA_TRY(launched);
+    CUDA_TRY(asked);
+    CUDA_TRY(ended);
+    return CKKS_OK;
+}
+
+void destroy_graph(void *graph) {
+    CudaGraph *g = static_cast<CudaGraph *>(graph);
+    cudaSetDevice(g->device->index);
+    if (g->exec) cudaGraphExecDestroy(g->exec);
+    if (g->graph) cudaGraphDestroy(g->graph);
+    free(g);
+}
+
+ckks_status build_graph(CudaGraph *g, const device_operation *operations, const graph_node *nodes, uint32_t count, ckks_error *err) {
+    CUDA_TRY(cudaGraphCreate(&g->graph, 0));
+    std::vector<std::vector<cudaGraphNode_t>> tails(count);
+    std::vector<cudaGraphNode_t> dependencies;
+    for (uint32_t i = 0; i < count; i++) {
+        dependencies.clear();
+        for (uint32_t d = 0; d < nodes[i].dependency_count; d++) {
+            const std::vector<cudaGraphNode_t> &of = tails[nodes[i].dependencies[d]];
+            dependencies.insert(dependencies.end(), of.begin(), of.end());
+        }
+        const ckks_status rc = capture_one(g->device, g->graph, operations + i, dependencies, tails[i], err);
+        if (rc != CKKS_OK) return rc;
+    }
+    CUDA_TRY(cudaGraphInstantiate(&g->exec, g->graph, 0));
+    CUDA_TRY(cudaGraphUpload(g->exec, g->device->capture));
+    CUDA_TRY(cudaStreamSynchronize(g->device->capture));
+    return CKKS_OK;
+}
+
+ckks_status cuda_graph_create(void *self, void **out, const device_operation *operations, const graph_node *nodes, uint32_t count,
+                              ckks_error *err) {
+    CudaDevice *device = static_cast<CudaDevice *>(self);
+    USE(device);
+    CudaGraph *g = static_cast<CudaGraph *>(calloc(1, sizeof *g));
+    if (!g) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "graph", "out of host memory");
+    g->device = device;
+    /* one capture stream of the device's own per recording thread would do as well; captures are rare, so a stream is made for each */
+    CudaDevice local = *device;
+    local.capture = nullptr;
+    ckks_status rc = cuda_check(cudaStreamCreateWithFlags(&local.capture, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", err);
+    if (rc == CKKS_OK) {
+        g->device = &local;
+        try {
+            rc = build_graph(g, operations, nodes, count, err);
+        } catch (const std::bad_alloc &) {
+            rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "graph", "out of host memory");
+        }
+        g->device = device;
+        cudaStreamDestroy(local.capture);
+    }
+    if (rc != CKKS_OK) {
+        destroy_graph(g);
+        return rc;
+    }
+    *out = g;
+    return CKKS_OK;
+}
+ckks_status cuda_graph_replay(void *graph, void *stream, ckks_error *err) {
+    CudaGraph *g = static_cast<CudaGraph *>(graph);
+    CudaStream *s = static_cast<CudaStream *>(stream);
+    USE(s->device);
+    CUDA_TRY(cudaGraphLaunch(g->exec, s->stream));
+    return CKKS_OK;
+}
+ckks_status cuda_set_adversarial_order(void *, uint64_t, ckks_error *err) {
+    return ckks_error_set(err, CKKS_UNSUPPORTED, "adversarial order", "only the CPU device can choose the order of a graph's nodes");
+}
+
+/* ---- opening ---- */
+
+void cuda_close(void *self) {
+    free(self);
+}
+
+const device_backend backend = {
+    DEVICE_CUDA,
+    cuda_close,
+    cuda_allocate,
+    cuda_release,
+    cuda_allocate_host,
+    cuda_release_host,
+    cuda_stream_create,
+    cuda_stream_destroy,
+    cuda_stream_synchronize,
+    cuda_stream_recover,
+    cuda_stream_fail,
+    cuda_event_create,
+    cuda_event_destroy,
+    cuda_event_record,
+    cuda_stream_wait,
+    cuda_event_synchronize,
+    cuda_event_is_complete,
+    cuda_event_elapsed_ns,
+    cuda_can_launch,
+    cuda_run,
+    cuda_tables_create,
+    cuda_tables_destroy,
+    cuda_graph_create,
+    destroy_graph,
+    cuda_graph_replay,
+    cuda_set_adversarial_order,
+};
+
+void uuid_text(char text[48], const cudaUUID_t &uuid) {
+    const unsigned char *b = reinterpret_cast<const unsigned char *>(uuid.bytes);
+    snprintf(text, 48, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
+             b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+/* index of the device that `selector` (index or UUID; NULL = 0) names */
+ckks_status select_device(int *out, const char *selector, int count, ckks_error *err) {
+    if (!selector || !*selector) {
+        *out = 0;
+        return CKKS_OK;
+    }
+    char *end = nullptr;
+    const long index = strtol(selector, &end, 10);
+    if (*end == 0) {
+        if (index < 0 || index >= count)
+            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "device", "there is no GPU %s: this machine has %d (0 to %d)", selector, count, count - 1);
+        *out = (int)index;
+        return CKKS_OK;
+    }
+    for (int i = 0; i < count; i++) {
+        cudaDeviceProp p;
+        char text[48];
+        CUDA_TRY(cudaGetDeviceProperties(&p, i));
+        uuid_text(text, p.uuid);
+        if (strcmp(text, selector) == 0) {
+            *out = i;
+            return CKKS_OK;
+        }
+    }
+    return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no GPU of this machine has the UUID %s", selector);
+}
+
+/* FP64 at full rate (half of FP32): data-centre cards of compute capability 6.0, 7.0, 8.0, 9.0 and 10.0. CKKSD_CUDA_PATH=f64|i64 forces one, for
+ * tests. */
+bool prefers_f64(const cudaDeviceProp &p) {
+    const char *forced = getenv("CKKSD_CUDA_PATH");
+    if (forced && strcmp(forced, "f64") == 0) return true;
+    if (forced && strcmp(forced, "i64") == 0) return false;
+    return p.minor == 0 && (p.major == 6 || p.major == 7 || p.major == 8 || p.major == 9 || p.major == 10);
+}
+
+} // namespace
+
+ckks_status cuda_check(cudaError_t status, const char *call, ckks_error *err) {
+    if (status == cudaSuccess) return CKKS_OK;
+    if (!is_sticky(status)) (void)cudaGetLastError(); /* clears what can be cleared */
+    if (status == cudaErrorMemoryAllocation)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device memory", "%s: the card has no memory left for this", call);
+    return ckks_error_set(err, CKKS_DEVICE_ERROR, is_sticky(status) ? "sticky" : "", "%.60s: %s (%s)", call, cudaGetErrorString(status),
+                          cudaGetErrorName(status));
+}
+
+/* One warm-up call per kernel module: lazy loading inside a capture could break it. */
+static ckks_status load_all_kernels(ckks_error *err) {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    CUDA_TRY(cudaFree(nullptr));
+    return CKKS_OK;
+}
+
+ckks_status device_cuda_open(backend_device *out, const device_config *config, ckks_error *err) {
+    int count = 0, index = 0;
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    const cudaError_t found = cudaGetDeviceCount(&count);
+    if (found != cudaSuccess || count == 0) {
+        (void)cudaGetLastError();
+        if (found == cudaErrorInsufficientDriver)
+            return ckks_error_set(err, CKKS_NOT_FOUND, "device", "the NVIDIA driver is older than this build's CUDA %d.%d needs",
+                                  CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA GPU: %s", cudaGetErrorString(found));
+    }
+    ckks_status rc = select_device(&index, config->selector, count, err);
+    if (rc != CKKS_OK) return rc;
+    cudaDeviceProp p;
+    CUDA_TRY(cudaGetDeviceProperties(&p, index));
+    if (p.major < 8)
+        return ckks_error_set(err, CKKS_NOT_FOUND, "device", "%s has compute capability %d.%d: 8.0 or newer is needed", p.name, p.major, p.minor);
+    CUDA_TRY(cudaSetDevice(index));
+    if ((rc = load_all_kernels(err)) != CKKS_OK) return rc;
+    size_t available = 0, total = 0;
+    CUDA_TRY(cudaMemGetInfo(&available, &total));
+    CudaDevice *device = static_cast<CudaDevice *>(calloc(1, sizeof *device));
+    if (!device) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device", "out of host memory");
+    device->index = index;
+    device->is_f64 = prefers_f64(p);
+    out->backend = &backend;
+    out->self = device;
+    out->bytes_total = available;
+    snprintf(out->description, sizeof out->description, "%.80s (sm_%d%d, %s), %.0f GiB", p.name, p.major, p.minor,
+             device->is_f64 ? "FP64 path" : "64-bit integer path", (double)total / 1073741824.0);
+    return CKKS_OK;
+}
+
+#define POINTWISE(K) [](cudaStream_t s, const void *a) { return cuda_pointwise(s, K, a); }
+#define SCALARS(K)   [](cudaStream_t s, const void *a) { return cuda_scalars(s, K, a); }
+#define TYPED(F, T)  [](cudaStream_t s, const void *a) { return F(s, static_cast<const T *>(a)); }
+
+/* in the order of KERNEL_TABLE */
+const cuda_launcher cuda_launchers[KERNEL_COUNT] = {
+    POINTWISE(KERNEL_COPY),
+    POINTWISE(KERNEL_NEGATE),
+    POINTWISE(KERNEL_ADD),
+    POINTWISE(KERNEL_SUBTRACT),
+    POINTWISE(KERNEL_ADD_PLAIN),
+    POINTWISE(KERNEL_MULTIPLY_PLAIN),
+    SCALARS(KERNEL_ADD_SCALARS),
+    SCALARS(KERNEL_MULTIPLY_SCALARS),
+    POINTWISE(KERNEL_MULTIPLY),
+    POINTWISE(KERNEL_SQUARE),
+    [](cudaStream_t s, const void *a) { return cuda_ntt(s, static_cast<const kernel_unary_args *>(a), false); },
+    [](cudaStream_t s, const void *a) { return cuda_ntt(s, static_cast<const kernel_unary_args *>(a), true); },
+    TYPED(cuda_automorphism, kernel_automorphism_args),
+    TYPED(cuda_mod_up, kernel_mod_up_args),
+    TYPED(cuda_key_product, kernel_key_product_args),
+    TYPED(cuda_mod_down, kernel_mod_down_args),
+    TYPED(cuda_rescale, kernel_rescale_args),
+    TYPED(cuda_diagonal_sum, kernel_diagonal_sum_args),
+    TYPED(cuda_permute_sum, kernel_permute_sum_args),
+    TYPED(cuda_matrix_product, kernel_matrix_product_args),
+    TYPED(cuda_unpack, kernel_unpack_args),
+    TYPED(cuda_expand, kernel_expand_args),
+    TYPED(cuda_check_nonzero, kernel_check_nonzero_args),
+    TYPED(cuda_pack, kernel_pack_args),
+    TYPED(cuda_sample, kernel_sample_args),
+    TYPED(cuda_counter_advance, kernel_counter_args),
+};
+static_assert(sizeof cuda_launchers / sizeof *cuda_launchers == KERNEL_COUNT && KERNEL_COUNT == 26, "one launcher a kernel");
