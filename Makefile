@@ -70,16 +70,20 @@ FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 gen_obj := $(patsubst $(GEN)/%.c,$(B)/obj/gen/%.o,$(PROTO_GEN))
 
-# --- CUDA ------------------------------------------------------------------------------------------------------------
+# --- CUDA: compiled once, for the plain gcc build; sanitizer and clang builds are CPU-only -----------------------------
 ifneq ($(and $(NVCC),$(wildcard kernels/cuda/*.cu)),)
+ifeq ($(SANITIZER)$(notdir $(CC)),gcc)
   CUDA_SRC := $(sort $(wildcard kernels/cuda/*.cu))
-  CUDA_OBJ := $(patsubst %.cu,$(B)/obj/%.o,$(CUDA_SRC))
+  CUDA_OBJ := $(patsubst kernels/cuda/%.cu,build/cuda/%.o,$(CUDA_SRC))
   CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
   NVCC_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_89,code=sm_89 \
                -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
-  NVCC_FLAGS := -std=c++17 -O3 -lineinfo --fmad=false -I. -I$(GEN) -DCKKSD_CUDA $(NVCC_ARCH) -Xcompiler -fPIC,-fvisibility=hidden,-Wall
+  # no contraction: every fused multiply-add of the FP64 path is written out
+  NVCC_FLAGS := -std=c++17 -O3 -lineinfo --fmad=false --threads 2 -I. -DCKKSD_CUDA $(NVCC_ARCH) \
+                -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(if $(DEBUG),-DCKKS_DEBUG_BOUNDS)
   CFLAGS_ALL += -DCKKSD_CUDA
   LIBS_KERNELS += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+endif
 endif
 
 # --- what comes out ----------------------------------------------------------------------------------------------------
@@ -208,7 +212,7 @@ $(B)/fault/%.o: %.c $(FLAGS_STAMP) | gen
 	@mkdir -p $(@D)
 	$(Q)$(CCACHE) $(CC) $(CFLAGS_ALL) $(ISA) $(WARN) -DCKKS_FAULT_INJECTION -MMD -MP -c $< -o $@
 
-$(B)/obj/%.o: %.cu $(FLAGS_STAMP) | gen
+build/cuda/%.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -c $< -o $@
@@ -265,4 +269,4 @@ $(B)/tests/planted_race: tests/tsan/planted_race.c
 	$(Q)$(CC) $(CFLAGS_ALL) $< $(LDFLAGS_ALL) -o $@
 
 .SECONDARY:
--include $(shell find $(B)/obj $(B)/fault -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(B)/fault build/cuda -name '*.d' 2>/dev/null)

@@ -18,6 +18,10 @@
 
 #include "kernels/value.h"
 
+#ifdef __cplusplus
+#define _Static_assert static_assert
+#endif
+
 /* A parameter set made resident on one device (device_tables_acquire). */
 typedef struct device_tables device_tables;
 
