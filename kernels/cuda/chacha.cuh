@@ -4,7 +4,9 @@
 
 #include "kernels/cuda/cuda_internal.cuh"
 
-__device__ __forceinline__ u32 chacha_rotate(u32 x, int n) { return __funnelshift_l(x, x, n); }
+__device__ __forceinline__ u32 chacha_rotate(u32 x, int n) {
+    return __funnelshift_l(x, x, n);
+}
 __device__ __forceinline__ void chacha_quarter(u32 &a, u32 &b, u32 &c, u32 &d) {
     a += b, d = chacha_rotate(d ^ a, 16);
     c += d, b = chacha_rotate(b ^ c, 12);
@@ -12,11 +14,13 @@ __device__ __forceinline__ void chacha_quarter(u32 &a, u32 &b, u32 &c, u32 &d) {
     c += d, b = chacha_rotate(b ^ c, 7);
 }
 /* key as 8 little-endian words at any 4-byte alignment or none */
-__device__ __forceinline__ void chacha_block(u32 out[16], const unsigned char *key, u32 counter, u32 n0, u32 n1, u32 n2) {
+__device__ __forceinline__ void chacha_block(u32 out[16], const unsigned char *key, u32 counter, u32 n0,
+                                             u32 n1, u32 n2) {
     u32 s[16] = {0x61707865u, 0x3320646eu, 0x79622d32u, 0x6b206574u};
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        s[4 + i] = (u32)key[4 * i] | (u32)key[4 * i + 1] << 8 | (u32)key[4 * i + 2] << 16 | (u32)key[4 * i + 3] << 24;
+        s[4 + i] = (u32)key[4 * i] | (u32)key[4 * i + 1] << 8 | (u32)key[4 * i + 2] << 16 |
+                   (u32)key[4 * i + 3] << 24;
     s[12] = counter, s[13] = n0, s[14] = n1, s[15] = n2;
 #pragma unroll
     for (int i = 0; i < 16; i++) out[i] = s[i];

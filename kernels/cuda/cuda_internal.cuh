@@ -1,13 +1,15 @@
 /*
  * What the CUDA back end's files share: error checking, resident tables, arithmetic paths.
  *
- * Two word-equal data paths. PathF64 keeps residues as centred doubles and multiplies by FMA (cards with full-rate FP64);
- * PathI64 keeps lazy 64-bit residues with Shoup and Barrett (all others). Kernels are templates over the path.
+ * Two word-equal data paths. PathF64 keeps residues as centred doubles and multiplies by FMA (cards with
+ * full-rate FP64); PathI64 keeps lazy 64-bit residues with Shoup and Barrett (all others). Kernels are
+ * templates over the path.
  *
  * FP64 bounds (q < 2^50), asserted in debug builds (CKKS_DEBUG_BOUNDS):
- *   multiply   |x| <= 4q, |w| <= q/2 (or |x| <= q, |w| < q): the quotient b is off by at most 0.85, |result| <= 0.85 q
- *   forward    a group of at most 4 stages starts reduced (|x| <= q/2 + 1): ends within q/2 + 4 * 0.85 q < 4q
- *   inverse    sums are reduced after every second stage and at the end of a group: |x| <= 3.4 q inside
+ *   multiply   |x| <= 4q, |w| <= q/2 (or |x| <= q, |w| < q): the quotient b is off by at most 0.85, |result|
+ * <= 0.85 q forward    a group of at most 4 stages starts reduced (|x| <= q/2 + 1): ends within q/2 + 4 *
+ * 0.85 q < 4q inverse    sums are reduced after every second stage and at the end of a group: |x| <= 3.4 q
+ * inside
  */
 #ifndef CKKS_CUDA_INTERNAL_CUH
 #define CKKS_CUDA_INTERNAL_CUH
@@ -55,11 +57,11 @@ struct GpuConversion {
 struct GpuTables {
     u32 log_n, q_count, p_count, digit_size, dnum, prime_count;
     const GpuPrime *prime;
-    const double *forward_f64, *inverse_f64;          /* [prime][N], centred */
-    const ulonglong2 *forward_i64, *inverse_i64;      /* [prime][N], value and Shoup quotient */
-    const GpuConversion *mod_up;   /* [level][digit] */
-    const GpuConversion *mod_down; /* [level][with_rescale] */
-    const GpuConversion *rescale;  /* [level] */
+    const double *forward_f64, *inverse_f64;     /* [prime][N], centred */
+    const ulonglong2 *forward_i64, *inverse_i64; /* [prime][N], value and Shoup quotient */
+    const GpuConversion *mod_up;                 /* [level][digit] */
+    const GpuConversion *mod_down;               /* [level][with_rescale] */
+    const GpuConversion *rescale;                /* [level] */
 };
 
 struct CudaTables {
@@ -119,7 +121,9 @@ __device__ __forceinline__ u64 gpu_add(u64 a, u64 b, u64 q) {
     const u64 s = a + b;
     return s >= q ? s - q : s;
 }
-__device__ __forceinline__ u64 gpu_sub(u64 a, u64 b, u64 q) { return a >= b ? a - b : a - b + q; }
+__device__ __forceinline__ u64 gpu_sub(u64 a, u64 b, u64 q) {
+    return a >= b ? a - b : a - b + q;
+}
 
 /* any 128-bit value; see mod_reduce128 */
 __device__ __forceinline__ u64 gpu_reduce128(u64 high, u64 low, const GpuPrime &m) {
@@ -172,7 +176,9 @@ struct PathF64 {
         return r;
     }
     /* |x| < 2^52 -> |result| <= q/2 + 1 */
-    __device__ __forceinline__ double reduce(double x) const { return __fma_rn(-round(__dmul_rn(x, qi)), q, x); }
+    __device__ __forceinline__ double reduce(double x) const {
+        return __fma_rn(-round(__dmul_rn(x, qi)), q, x);
+    }
     /* |x| < 1.5 q -> centred representative in [-(q-1)/2, (q-1)/2] */
     __device__ __forceinline__ double centre(double x) const {
         const double half = 0.5 * q;
@@ -181,7 +187,9 @@ struct PathF64 {
     }
     /* |x| < q -> canonical word */
     __device__ __forceinline__ u64 canonical(double x) const { return to_word(x < 0.0 ? x + q : x); }
-    __device__ __forceinline__ double load(u64 word) const { return from_word(word); } /* canonical word -> [0, q) */
+    __device__ __forceinline__ double load(u64 word) const {
+        return from_word(word);
+    } /* canonical word -> [0, q) */
     __device__ __forceinline__ W constant(u64 word) const { return centre(from_word(word)); }
     static __device__ __forceinline__ double raw(u64 word) { return __longlong_as_double((long long)word); }
     static __device__ __forceinline__ u64 unraw(double x) { return (u64)__double_as_longlong(x); }
@@ -223,7 +231,9 @@ struct PathI64 {
     GpuPrime m;
 
     __device__ __forceinline__ explicit PathI64(const GpuPrime &prime) : m(prime) {}
-    __device__ __forceinline__ u64 mul_lazy(u64 x, W w) const { return x * w.x - __umul64hi(x, w.y) * m.q; } /* [0, 2q) */
+    __device__ __forceinline__ u64 mul_lazy(u64 x, W w) const {
+        return x * w.x - __umul64hi(x, w.y) * m.q;
+    } /* [0, 2q) */
     __device__ __forceinline__ u64 load(u64 word) const { return word; }
     static __device__ __forceinline__ u64 raw(u64 word) { return word; }
     static __device__ __forceinline__ u64 unraw(u64 x) { return x; }
@@ -263,15 +273,19 @@ struct PathI64 {
         sum.low = s;
     }
     __device__ __forceinline__ void sum_fold(Accumulator &) const {}
-    __device__ __forceinline__ u64 sum_finish(const Accumulator &sum) const { return gpu_reduce128(sum.high, sum.low, m); }
+    __device__ __forceinline__ u64 sum_finish(const Accumulator &sum) const {
+        return gpu_reduce128(sum.high, sum.low, m);
+    }
     static const u32 sum_terms = 1u << 20;
 };
 
 /* LAUNCH_PATH(tables, kernel<...PATH...>, grid, block, stream, args): picks the data path of this card. */
 #define LAUNCH_PATH(host_tables, KERNEL, grid, block, stream, ...)                                           \
     do {                                                                                                     \
-        if ((host_tables)->is_f64) KERNEL<PathF64><<<(grid), (block), 0, (stream)>>>(__VA_ARGS__);           \
-        else KERNEL<PathI64><<<(grid), (block), 0, (stream)>>>(__VA_ARGS__);                                 \
+        if ((host_tables)->is_f64)                                                                           \
+            KERNEL<PathF64><<<(grid), (block), 0, (stream)>>>(__VA_ARGS__);                                  \
+        else                                                                                                 \
+            KERNEL<PathI64><<<(grid), (block), 0, (stream)>>>(__VA_ARGS__);                                  \
     } while (0)
 
 #endif /* __CUDACC__ */

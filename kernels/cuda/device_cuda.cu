@@ -1,12 +1,12 @@
 /*
  * The CUDA back end: memory, streams, events, copies, launches, graphs.
  *
- * A recorded graph is built node by node with cudaStreamBeginCaptureToGraph: each operation is captured behind the tails of the
- * operations that it depends on, so that branches which the front end found independent stay parallel, and an operation that is
- * several kernels is a chain inside.
+ * A recorded graph is built node by node with cudaStreamBeginCaptureToGraph: each operation is captured
+ * behind the tails of the operations that it depends on, so that branches which the front end found
+ * independent stay parallel, and an operation that is several kernels is a chain inside.
  *
- * Every call makes its device current: nothing here depends on the calling thread. A sticky error (the context is lost) is
- * remembered: every later call says so, and the process is expected to end.
+ * Every call makes its device current: nothing here depends on the calling thread. A sticky error (the
+ * context is lost) is remembered: every later call says so, and the process is expected to end.
  */
 #include "kernels/cuda/cuda_internal.cuh"
 
@@ -43,10 +43,12 @@ struct CudaGraph {
 };
 
 bool is_sticky(cudaError_t status) {
-    return status == cudaErrorIllegalAddress || status == cudaErrorLaunchFailure || status == cudaErrorMisalignedAddress ||
-           status == cudaErrorInvalidAddressSpace || status == cudaErrorInvalidPc || status == cudaErrorHardwareStackError ||
-           status == cudaErrorIllegalInstruction || status == cudaErrorAssert || status == cudaErrorECCUncorrectable ||
-           status == cudaErrorLaunchTimeout || status == cudaErrorDevicesUnavailable;
+    return status == cudaErrorIllegalAddress || status == cudaErrorLaunchFailure ||
+           status == cudaErrorMisalignedAddress || status == cudaErrorInvalidAddressSpace ||
+           status == cudaErrorInvalidPc || status == cudaErrorHardwareStackError ||
+           status == cudaErrorIllegalInstruction || status == cudaErrorAssert ||
+           status == cudaErrorECCUncorrectable || status == cudaErrorLaunchTimeout ||
+           status == cudaErrorDevicesUnavailable;
 }
 
 /* Selects the device for this thread; cheap when it is current already. */
@@ -89,7 +91,8 @@ ckks_status cuda_stream_create(void *self, void **out, ckks_error *err) {
     CudaStream *s = static_cast<CudaStream *>(calloc(1, sizeof *s));
     if (!s) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "stream", "out of host memory");
     s->device = device;
-    const ckks_status rc = cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", err);
+    const ckks_status rc = cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
+                                      "cudaStreamCreateWithFlags", err);
     if (rc != CKKS_OK) {
         free(s);
         return rc;
@@ -189,14 +192,16 @@ uint64_t cuda_event_elapsed_ns(const void *from, const void *to) {
 
 cudaError_t enqueue(cudaStream_t stream, const device_operation *o) {
     switch (o->kind) {
-    case GRAPH_NODE_KERNEL: return cuda_launchers[o->kernel](stream, o->arguments);
+    case GRAPH_NODE_KERNEL:
+        return cuda_launchers[o->kernel](stream, o->arguments);
     case GRAPH_NODE_COPY: {
         const cudaMemcpyKind kind = o->copy == COPY_IN    ? cudaMemcpyHostToDevice
                                     : o->copy == COPY_OUT ? cudaMemcpyDeviceToHost
                                                           : cudaMemcpyDeviceToDevice;
         return cudaMemcpyAsync(o->to, o->from, o->bytes, kind, stream);
     }
-    case GRAPH_NODE_FILL: return cudaMemsetAsync(o->to, o->byte, o->bytes, stream);
+    case GRAPH_NODE_FILL:
+        return cudaMemsetAsync(o->to, o->byte, o->bytes, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -208,16 +213,18 @@ ckks_status cuda_can_launch(void *, kernel_id kernel, ckks_error *err) {
 ckks_status cuda_run(void *stream, const device_operation *operation, ckks_error *err) {
     CudaStream *s = static_cast<CudaStream *>(stream);
     USE(s->device);
-    return cuda_check(enqueue(s->stream, operation), operation->kind == GRAPH_NODE_KERNEL ? kernel_name(operation->kernel) : "copy", err);
+    return cuda_check(enqueue(s->stream, operation),
+                      operation->kind == GRAPH_NODE_KERNEL ? kernel_name(operation->kernel) : "copy", err);
 }
 
 /* ---- graphs ---- */
 
 /* Captures one operation behind `dependencies`; tails receives what later operations must wait for. */
-ckks_status capture_one(CudaDevice *device, cudaGraph_t graph, const device_operation *o, const std::vector<cudaGraphNode_t> &dependencies,
-                        std::vector<cudaGraphNode_t> &tails, ckks_error *err) {
-    CUDA_TRY(cudaStreamBeginCaptureToGraph(device->capture, graph, dependencies.data(), nullptr, dependencies.size(),
-                                           cudaStreamCaptureModeThreadLocal));
+ckks_status capture_one(CudaDevice *device, cudaGraph_t graph, const device_operation *o,
+                        const std::vector<cudaGraphNode_t> &dependencies, std::vector<cudaGraphNode_t> &tails,
+                        ckks_error *err) {
+    CUDA_TRY(cudaStreamBeginCaptureToGraph(device->capture, graph, dependencies.data(), nullptr,
+                                           dependencies.size(), cudaStreamCaptureModeThreadLocal));
     const cudaError_t launched = enqueue(device->capture, o);
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     const cudaGraphNode_t *last = nullptr;
@@ -225,9 +232,11 @@ ckks_status capture_one(CudaDevice *device, cudaGraph_t graph, const device_oper
     unsigned long long id = 0;
     cudaGraph_t same = nullptr;
 #if CUDART_VERSION >= 13000
-    const cudaError_t asked = cudaStreamGetCaptureInfo(device->capture, &capturing, &id, &same, &last, nullptr, &count);
+    const cudaError_t asked =
+        cudaStreamGetCaptureInfo(device->capture, &capturing, &id, &same, &last, nullptr, &count);
 #else
-    const cudaError_t asked = cudaStreamGetCaptureInfo_v2(device->capture, &capturing, &id, &same, &last, &count);
+    const cudaError_t asked =
+        cudaStreamGetCaptureInfo_v2(device->capture, &capturing, &id, &same, &last, &count);
 #endif
     if (asked == cudaSuccess) tails.assign(last, last + count);
     const cudaError_t ended = cudaStreamEndCapture(device->capture, &same);
@@ -245,7 +254,8 @@ void destroy_graph(void *graph) {
     free(g);
 }
 
-ckks_status build_graph(CudaGraph *g, const device_operation *operations, const graph_node *nodes, uint32_t count, ckks_error *err) {
+ckks_status build_graph(CudaGraph *g, const device_operation *operations, const graph_node *nodes,
+                        uint32_t count, ckks_error *err) {
     CUDA_TRY(cudaGraphCreate(&g->graph, 0));
     std::vector<std::vector<cudaGraphNode_t>> tails(count);
     std::vector<cudaGraphNode_t> dependencies;
@@ -264,17 +274,19 @@ ckks_status build_graph(CudaGraph *g, const device_operation *operations, const 
     return CKKS_OK;
 }
 
-ckks_status cuda_graph_create(void *self, void **out, const device_operation *operations, const graph_node *nodes, uint32_t count,
-                              ckks_error *err) {
+ckks_status cuda_graph_create(void *self, void **out, const device_operation *operations,
+                              const graph_node *nodes, uint32_t count, ckks_error *err) {
     CudaDevice *device = static_cast<CudaDevice *>(self);
     USE(device);
     CudaGraph *g = static_cast<CudaGraph *>(calloc(1, sizeof *g));
     if (!g) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "graph", "out of host memory");
     g->device = device;
-    /* one capture stream of the device's own per recording thread would do as well; captures are rare, so a stream is made for each */
+    /* one capture stream of the device's own per recording thread would do as well; captures are rare, so a
+     * stream is made for each */
     CudaDevice local = *device;
     local.capture = nullptr;
-    ckks_status rc = cuda_check(cudaStreamCreateWithFlags(&local.capture, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", err);
+    ckks_status rc = cuda_check(cudaStreamCreateWithFlags(&local.capture, cudaStreamNonBlocking),
+                                "cudaStreamCreateWithFlags", err);
     if (rc == CKKS_OK) {
         g->device = &local;
         try {
@@ -300,7 +312,8 @@ ckks_status cuda_graph_replay(void *graph, void *stream, ckks_error *err) {
     return CKKS_OK;
 }
 ckks_status cuda_set_adversarial_order(void *, uint64_t, ckks_error *err) {
-    return ckks_error_set(err, CKKS_UNSUPPORTED, "adversarial order", "only the CPU device can choose the order of a graph's nodes");
+    return ckks_error_set(err, CKKS_UNSUPPORTED, "adversarial order",
+                          "only the CPU device can choose the order of a graph's nodes");
 }
 
 /* ---- opening ---- */
@@ -340,8 +353,8 @@ const device_backend backend = {
 
 void uuid_text(char text[48], const cudaUUID_t &uuid) {
     const unsigned char *b = reinterpret_cast<const unsigned char *>(uuid.bytes);
-    snprintf(text, 48, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
-             b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    snprintf(text, 48, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+             b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
 /* index of the device that `selector` (index or UUID; NULL = 0) names */
@@ -354,7 +367,9 @@ ckks_status select_device(int *out, const char *selector, int count, ckks_error 
     const long index = strtol(selector, &end, 10);
     if (*end == 0) {
         if (index < 0 || index >= count)
-            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "device", "there is no GPU %s: this machine has %d (0 to %d)", selector, count, count - 1);
+            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "device",
+                                  "there is no GPU %s: this machine has %d (0 to %d)", selector, count,
+                                  count - 1);
         *out = (int)index;
         return CKKS_OK;
     }
@@ -371,8 +386,8 @@ ckks_status select_device(int *out, const char *selector, int count, ckks_error 
     return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no GPU of this machine has the UUID %s", selector);
 }
 
-/* FP64 at full rate (half of FP32): data-centre cards of compute capability 6.0, 7.0, 8.0, 9.0 and 10.0. CKKSD_CUDA_PATH=f64|i64 forces one, for
- * tests. */
+/* FP64 at full rate (half of FP32): data-centre cards of compute capability 6.0, 7.0, 8.0, 9.0 and 10.0.
+ * CKKSD_CUDA_PATH=f64|i64 forces one, for tests. */
 bool prefers_f64(const cudaDeviceProp &p) {
     const char *forced = getenv("CKKSD_CUDA_PATH");
     if (forced && strcmp(forced, "f64") == 0) return true;
@@ -386,9 +401,10 @@ ckks_status cuda_check(cudaError_t status, const char *call, ckks_error *err) {
     if (status == cudaSuccess) return CKKS_OK;
     if (!is_sticky(status)) (void)cudaGetLastError(); /* clears what can be cleared */
     if (status == cudaErrorMemoryAllocation)
-        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device memory", "%s: the card has no memory left for this", call);
-    return ckks_error_set(err, CKKS_DEVICE_ERROR, is_sticky(status) ? "sticky" : "", "%.60s: %s (%s)", call, cudaGetErrorString(status),
-                          cudaGetErrorName(status));
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device memory",
+                              "%s: the card has no memory left for this", call);
+    return ckks_error_set(err, CKKS_DEVICE_ERROR, is_sticky(status) ? "sticky" : "", "%.60s: %s (%s)", call,
+                          cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
 /* One warm-up call per kernel module: lazy loading inside a capture could break it. */
@@ -405,7 +421,8 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     if (found != cudaSuccess || count == 0) {
         (void)cudaGetLastError();
         if (found == cudaErrorInsufficientDriver)
-            return ckks_error_set(err, CKKS_NOT_FOUND, "device", "the NVIDIA driver is older than this build's CUDA %d.%d needs",
+            return ckks_error_set(err, CKKS_NOT_FOUND, "device",
+                                  "the NVIDIA driver is older than this build's CUDA %d.%d needs",
                                   CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
         return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA GPU: %s", cudaGetErrorString(found));
     }
@@ -414,7 +431,9 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     cudaDeviceProp p;
     CUDA_TRY(cudaGetDeviceProperties(&p, index));
     if (p.major < 8)
-        return ckks_error_set(err, CKKS_NOT_FOUND, "device", "%s has compute capability %d.%d: 8.0 or newer is needed", p.name, p.major, p.minor);
+        return ckks_error_set(err, CKKS_NOT_FOUND, "device",
+                              "%s has compute capability %d.%d: 8.0 or newer is needed", p.name, p.major,
+                              p.minor);
     CUDA_TRY(cudaSetDevice(index));
     if ((rc = load_all_kernels(err)) != CKKS_OK) return rc;
     size_t available = 0, total = 0;
@@ -426,8 +445,8 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     out->backend = &backend;
     out->self = device;
     out->bytes_total = available;
-    snprintf(out->description, sizeof out->description, "%.80s (sm_%d%d, %s), %.0f GiB", p.name, p.major, p.minor,
-             device->is_f64 ? "FP64 path" : "64-bit integer path", (double)total / 1073741824.0);
+    snprintf(out->description, sizeof out->description, "%.80s (sm_%d%d, %s), %.0f GiB", p.name, p.major,
+             p.minor, device->is_f64 ? "FP64 path" : "64-bit integer path", (double)total / 1073741824.0);
     return CKKS_OK;
 }
 
@@ -447,8 +466,12 @@ const cuda_launcher cuda_launchers[KERNEL_COUNT] = {
     SCALARS(KERNEL_MULTIPLY_SCALARS),
     POINTWISE(KERNEL_MULTIPLY),
     POINTWISE(KERNEL_SQUARE),
-    [](cudaStream_t s, const void *a) { return cuda_ntt(s, static_cast<const kernel_unary_args *>(a), false); },
-    [](cudaStream_t s, const void *a) { return cuda_ntt(s, static_cast<const kernel_unary_args *>(a), true); },
+    [](cudaStream_t s, const void *a) {
+        return cuda_ntt(s, static_cast<const kernel_unary_args *>(a), false);
+    },
+    [](cudaStream_t s, const void *a) {
+        return cuda_ntt(s, static_cast<const kernel_unary_args *>(a), true);
+    },
     TYPED(cuda_automorphism, kernel_automorphism_args),
     TYPED(cuda_mod_up, kernel_mod_up_args),
     TYPED(cuda_key_product, kernel_key_product_args),
@@ -464,4 +487,5 @@ const cuda_launcher cuda_launchers[KERNEL_COUNT] = {
     TYPED(cuda_sample, kernel_sample_args),
     TYPED(cuda_counter_advance, kernel_counter_args),
 };
-static_assert(sizeof cuda_launchers / sizeof *cuda_launchers == KERNEL_COUNT && KERNEL_COUNT == 26, "one launcher a kernel");
+static_assert(sizeof cuda_launchers / sizeof *cuda_launchers == KERNEL_COUNT && KERNEL_COUNT == 26,
+              "one launcher a kernel");

@@ -1,4 +1,5 @@
-/* What arrives and leaves: UNPACK with range and padding check, EXPAND, CHECK_NONZERO, PACK. Memory-safe on any word. */
+/* What arrives and leaves: UNPACK with range and padding check, EXPAND, CHECK_NONZERO, PACK. Memory-safe on
+ * any word. */
 #include "kernels/cuda/chacha.cuh"
 
 namespace {
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(threads) unpack(GpuTables t, kernel_unpack_arg
     __syncthreads();
     const GpuPrime &m = t.prime[prime_of(t, a.out.basis, limb)];
     const u64 stream_bits = (u64)m.bits << t.log_n, stream_bytes = (stream_bits + 127) / 128 * 16;
-    if (start + stream_bytes > a.packed_bytes) return; /* refused on the host; never a wild read here */
+    if (start + stream_bytes > a.packed_bytes) return;  /* refused on the host; never a wild read here */
     const u64 *words = (const u64 *)(a.packed + start); /* limbs start at multiples of 16 */
     const u64 bit = (u64)i * m.bits, word = bit >> 6;
     const u32 shift = (u32)(bit & 63);
@@ -53,7 +54,8 @@ __global__ void __launch_bounds__(threads) unpack(GpuTables t, kernel_unpack_arg
 
 /* grid: (N / 4 / 64, limbs): one block of the stream, four coefficients, a thread */
 __global__ void __launch_bounds__(64) expand(GpuTables t, kernel_expand_args a) {
-    const u32 block = blockIdx.x * 64 + threadIdx.x, limb = blockIdx.y, prime = prime_of(t, a.out.basis, limb);
+    const u32 block = blockIdx.x * 64 + threadIdx.x, limb = blockIdx.y,
+              prime = prime_of(t, a.out.basis, limb);
     const GpuPrime m = t.prime[prime];
     u32 s[16];
     chacha_block(s, a.seed, block, a.purpose, a.polynomial, prime);
@@ -63,8 +65,8 @@ __global__ void __launch_bounds__(64) expand(GpuTables t, kernel_expand_args a) 
         out[k] = gpu_reduce128((u64)s[4 * k + 3] << 32 | s[4 * k + 2], (u64)s[4 * k + 1] << 32 | s[4 * k], m);
 }
 
-/* A word that is not zero anywhere: block-wide votes into a flag, then the last block decides. One block is enough: it runs once per
- * input and stops at the first non-zero word. */
+/* A word that is not zero anywhere: block-wide votes into a flag, then the last block decides. One block is
+ * enough: it runs once per input and stops at the first non-zero word. */
 __global__ void __launch_bounds__(1024) check_nonzero(GpuTables t, kernel_check_nonzero_args a) {
     const u64 count = (u64)(a.a.basis.q_count + a.a.basis.p_count) << t.log_n;
     for (u64 base = 0; base < count; base += 1024)
@@ -72,14 +74,16 @@ __global__ void __launch_bounds__(1024) check_nonzero(GpuTables t, kernel_check_
     if (threadIdx.x == 0) atomicOr(a.verdict, VERDICT_ZERO);
 }
 
-/* grid: (ceil(64-bit words of the widest limb / threads), limbs, components): a thread gathers one 64-bit word of the stream */
+/* grid: (ceil(64-bit words of the widest limb / threads), limbs, components): a thread gathers one 64-bit
+ * word of the stream */
 __global__ void __launch_bounds__(threads) pack(GpuTables t, kernel_pack_args a) {
     __shared__ u64 start;
     const u32 limb = blockIdx.y, component = blockIdx.z;
     if (threadIdx.x == 0) start = packed_offset(t, a.a.basis, component, limb);
     __syncthreads();
     const u32 bits = t.prime[prime_of(t, a.a.basis, limb)].bits, n = 1u << t.log_n;
-    const u64 bytes = ((((u64)bits << t.log_n) + 127) / 128) * 16, word = (u64)blockIdx.x * threads + threadIdx.x;
+    const u64 bytes = ((((u64)bits << t.log_n) + 127) / 128) * 16,
+              word = (u64)blockIdx.x * threads + threadIdx.x;
     if (word >= bytes / 8 || start + bytes > a.packed_bytes) return;
     const u64 *in = a.a.words + (((size_t)component * a.a.component_stride + limb) << t.log_n);
     u64 value = 0;
@@ -95,7 +99,8 @@ __global__ void __launch_bounds__(threads) pack(GpuTables t, kernel_pack_args a)
 
 cudaError_t cuda_unpack(cudaStream_t stream, const kernel_unpack_args *a) {
     const GpuTables &t = cuda_tables(a->tables)->device;
-    unpack<<<dim3((1u << t.log_n) / threads, basis_limb_count(a->out.basis), a->out.component_count), threads, 0, stream>>>(t, *a);
+    unpack<<<dim3((1u << t.log_n) / threads, basis_limb_count(a->out.basis), a->out.component_count), threads,
+             0, stream>>>(t, *a);
     return cudaGetLastError();
 }
 
@@ -114,6 +119,7 @@ cudaError_t cuda_check_nonzero(cudaStream_t stream, const kernel_check_nonzero_a
 cudaError_t cuda_pack(cudaStream_t stream, const kernel_pack_args *a) {
     const GpuTables &t = cuda_tables(a->tables)->device;
     const u32 words = ((CKKS_PRIME_BITS_MAX << t.log_n) / 128 + 1) * 2;
-    pack<<<dim3((words + threads - 1) / threads, basis_limb_count(a->a.basis), a->a.component_count), threads, 0, stream>>>(t, *a);
+    pack<<<dim3((words + threads - 1) / threads, basis_limb_count(a->a.basis), a->a.component_count), threads,
+           0, stream>>>(t, *a);
     return cudaGetLastError();
 }

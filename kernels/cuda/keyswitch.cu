@@ -1,14 +1,16 @@
 /*
  * Key switching: MOD_UP, MOD_DOWN, RESCALE, KEY_PRODUCT.
  *
- * MOD_UP is four launches (inverse rows, inverse columns, conversion + forward columns, forward rows) for all digits
- * and all batch entries together; MOD_DOWN and RESCALE likewise, with the division in the last pass's store.
+ * MOD_UP is four launches (inverse rows, inverse columns, conversion + forward columns, forward rows) for all
+ * digits and all batch entries together; MOD_DOWN and RESCALE likewise, with the division in the last pass's
+ * store.
  */
 #include "kernels/cuda/ntt.cuh"
 
 namespace {
 
-/* Centred y of one source residue after the inverse transform: times (D/s)^-1 * N^-1, centred. As the path's raw value. */
+/* Centred y of one source residue after the inverse transform: times (D/s)^-1 * N^-1, centred. As the path's
+ * raw value. */
 __device__ __forceinline__ u64 source_raw(const PathF64 &path, double x, u64 hat_inverse_n) {
     return PathF64::unraw(path.centre(path.mul(x, path.constant(hat_inverse_n))));
 }
@@ -17,8 +19,8 @@ __device__ __forceinline__ u64 source_raw(const PathI64 &path, u64 x, u64 hat_in
 }
 
 /* sum of y_i * hat_i - #{y_i > half} * D modulo the target prime; y at stride N words */
-__device__ __forceinline__ double convert(const PathF64 &path, const GpuTables &t, const GpuConversion &c, u32 target, const u64 *y,
-                                          u32 i) {
+__device__ __forceinline__ double convert(const PathF64 &path, const GpuTables &t, const GpuConversion &c,
+                                          u32 target, const u64 *y, u32 i) {
     double sum = 0.0;
     for (u32 s = 0; s < c.source_count; s++) {
         const double w = path.constant(__ldg(c.hat + (size_t)s * t.prime_count + target));
@@ -27,8 +29,8 @@ __device__ __forceinline__ double convert(const PathF64 &path, const GpuTables &
     }
     return path.reduce(sum);
 }
-__device__ __forceinline__ u64 convert(const PathI64 &path, const GpuTables &t, const GpuConversion &c, u32 target, const u64 *y,
-                                       u32 i) {
+__device__ __forceinline__ u64 convert(const PathI64 &path, const GpuTables &t, const GpuConversion &c,
+                                       u32 target, const u64 *y, u32 i) {
     PathI64::Accumulator sum = PathI64::sum_zero();
     u32 above = 0;
     for (u32 s = 0; s < c.source_count; s++) {
@@ -49,13 +51,16 @@ struct ModUpInverseIO {
     __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
     __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
     __device__ __forceinline__ u32 prime(const GpuTables &, u32 job) const { return job % (level + 1); }
-    template <class P> __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i) const {
+    template <class P>
+    __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime,
+                                                  u32 i) const {
         if (last) return P::raw(a.scratch[((size_t)job << t.log_n) + i]);
         const u32 batch = job / (level + 1);
         return path.load(a.a.words[(((size_t)batch * a.a_batch_stride + prime) << t.log_n) + i]);
     }
     template <class P>
-    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i, typename P::T x) const {
+    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i,
+                                          typename P::T x) const {
         u64 word = P::unraw(x);
         if (last) {
             const u32 digit = prime / t.digit_size;
@@ -86,14 +91,18 @@ struct ModUpForwardIO {
     __device__ __forceinline__ u32 prime(const GpuTables &t, u32 job) const {
         return limb(job) <= level ? limb(job) : t.q_count + limb(job) - level - 1;
     }
-    template <class P> __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i) const {
+    template <class P>
+    __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime,
+                                                  u32 i) const {
         if (last) return P::raw(a.out[((size_t)job << t.log_n) + i]);
         const GpuConversion &c = t.mod_up[(size_t)level * t.dnum + digit(job)];
-        const u64 *y = a.scratch + (((size_t)batch(job) * (level + 1) + digit(job) * t.digit_size) << t.log_n);
+        const u64 *y =
+            a.scratch + (((size_t)batch(job) * (level + 1) + digit(job) * t.digit_size) << t.log_n);
         return convert(path, t, c, prime, y, i);
     }
     template <class P>
-    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32, u32 i, typename P::T x) const {
+    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32, u32 i,
+                                          typename P::T x) const {
         a.out[((size_t)job << t.log_n) + i] = last ? path.finish(x) : P::unraw(x);
     }
 };
@@ -104,24 +113,32 @@ struct DivideArgs {
     kernel_poly out, a, add; /* add.words NULL = absent */
     u32 add_galois;
     u32 batch_count, out_batch_stride, a_batch_stride, add_batch_stride;
-    u32 level;        /* of the numerator */
-    u32 q_limbs;      /* of the numerator: level + 1 */
+    u32 level;   /* of the numerator */
+    u32 q_limbs; /* of the numerator: level + 1 */
     u32 out_limbs;
-    u32 p_limbs;      /* P limbs among the sources: p_count or 0 */
+    u32 p_limbs;                     /* P limbs among the sources: p_count or 0 */
     const GpuConversion *conversion; /* device */
     u32 sources;
-    u64 *y, *middle;  /* scratch: [value][source][N], [value][out limb][N] */
+    u64 *y, *middle; /* scratch: [value][source][N], [value][out limb][N] */
 };
 
 /* numerator limb i of component c, position at: a, plus P * permuted add in the q limbs */
 template <class P>
-__device__ __forceinline__ u64 numerator(const P &path, const GpuTables &t, const DivideArgs &d, u32 value, u32 limb, u32 prime, u32 i) {
+__device__ __forceinline__ u64 numerator(const P &path, const GpuTables &t, const DivideArgs &d, u32 value,
+                                         u32 limb, u32 prime, u32 i) {
     const u32 components = d.out.component_count, batch = value / components, component = value % components;
-    const u64 word = d.a.words[(((size_t)batch * d.a_batch_stride + (size_t)component * d.a.component_stride + limb) << t.log_n) + i];
+    const u64 word =
+        d.a.words[(((size_t)batch * d.a_batch_stride + (size_t)component * d.a.component_stride + limb)
+                   << t.log_n) +
+                  i];
     if (d.add.words == nullptr || component >= d.add.component_count || limb >= d.q_limbs) return word;
     const u32 from = d.add_galois == 1 ? i : gpu_permute(i, d.add_galois, t.log_n);
-    const u64 extra = d.add.words[(((size_t)batch * d.add_batch_stride + (size_t)component * d.add.component_stride + limb) << t.log_n) + from];
-    return gpu_add(word, path.mul_canonical(path.load(extra), path.constant(t.prime[prime].p_product)), t.prime[prime].q);
+    const u64 extra =
+        d.add.words[(((size_t)batch * d.add_batch_stride + (size_t)component * d.add.component_stride + limb)
+                     << t.log_n) +
+                    from];
+    return gpu_add(word, path.mul_canonical(path.load(extra), path.constant(t.prime[prime].p_product)),
+                   t.prime[prime].q);
 }
 
 struct DivideInverseIO {
@@ -130,14 +147,19 @@ struct DivideInverseIO {
     __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
     __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
     /* job = value * sources + source; sources: all p, then q_level where it is one */
-    __device__ __forceinline__ u32 prime(const GpuTables &, u32 job) const { return __ldg(d.conversion->source + job % d.sources); }
-    template <class P> __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i) const {
+    __device__ __forceinline__ u32 prime(const GpuTables &, u32 job) const {
+        return __ldg(d.conversion->source + job % d.sources);
+    }
+    template <class P>
+    __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime,
+                                                  u32 i) const {
         if (last) return P::raw(d.y[((size_t)job << t.log_n) + i]);
         const u32 limb = prime < t.q_count ? prime : d.q_limbs + (prime - t.q_count);
         return path.load(numerator(path, t, d, job / d.sources, limb, prime, i));
     }
     template <class P>
-    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32, u32 i, typename P::T x) const {
+    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32, u32 i,
+                                          typename P::T x) const {
         d.y[((size_t)job << t.log_n) + i] =
             last ? source_raw(path, x, __ldg(d.conversion->hat_inverse_n + job % d.sources)) : P::unraw(x);
     }
@@ -150,12 +172,16 @@ struct DivideForwardIO {
     __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
     __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
     __device__ __forceinline__ u32 prime(const GpuTables &, u32 job) const { return job % d.out_limbs; }
-    template <class P> __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i) const {
+    template <class P>
+    __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime,
+                                                  u32 i) const {
         if (last) return P::raw(d.middle[((size_t)job << t.log_n) + i]);
-        return convert(path, t, *d.conversion, prime, d.y + (((size_t)(job / d.out_limbs) * d.sources) << t.log_n), i);
+        return convert(path, t, *d.conversion, prime,
+                       d.y + (((size_t)(job / d.out_limbs) * d.sources) << t.log_n), i);
     }
     template <class P>
-    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i, typename P::T x) const {
+    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i,
+                                          typename P::T x) const {
         if (!last) {
             d.middle[((size_t)job << t.log_n) + i] = P::unraw(x);
             return;
@@ -164,17 +190,25 @@ struct DivideForwardIO {
         const u32 batch = value / d.out.component_count, component = value % d.out.component_count;
         const u64 q = t.prime[prime].q;
         const u64 difference = gpu_sub(numerator(path, t, d, value, limb, prime, i), path.finish(x), q);
-        d.out.words[(((size_t)batch * d.out_batch_stride + (size_t)component * d.out.component_stride + limb) << t.log_n) + i] =
-            path.mul_canonical(path.load(difference), path.constant(__ldg(d.conversion->product_inverse + prime)));
+        d.out.words[(((size_t)batch * d.out_batch_stride + (size_t)component * d.out.component_stride + limb)
+                     << t.log_n) +
+                    i] = path.mul_canonical(path.load(difference),
+                                            path.constant(__ldg(d.conversion->product_inverse + prime)));
     }
 };
 
 cudaError_t divide(cudaStream_t stream, const CudaTables *tables, const DivideArgs &d) {
     const u32 values = d.batch_count * d.out.component_count;
     cudaError_t rc;
-    if ((rc = ntt_run<true, false>(stream, tables, DivideInverseIO{d, false}, values * d.sources)) != cudaSuccess) return rc;
-    if ((rc = ntt_run<true, true>(stream, tables, DivideInverseIO{d, true}, values * d.sources)) != cudaSuccess) return rc;
-    if ((rc = ntt_run<false, true>(stream, tables, DivideForwardIO{d, false}, values * d.out_limbs)) != cudaSuccess) return rc;
+    if ((rc = ntt_run<true, false>(stream, tables, DivideInverseIO{d, false}, values * d.sources)) !=
+        cudaSuccess)
+        return rc;
+    if ((rc = ntt_run<true, true>(stream, tables, DivideInverseIO{d, true}, values * d.sources)) !=
+        cudaSuccess)
+        return rc;
+    if ((rc = ntt_run<false, true>(stream, tables, DivideForwardIO{d, false}, values * d.out_limbs)) !=
+        cudaSuccess)
+        return rc;
     return ntt_run<false, false>(stream, tables, DivideForwardIO{d, true}, values * d.out_limbs);
 }
 
@@ -185,7 +219,9 @@ struct KeyProductShape {
 };
 
 /* grid: (N / threads, limbs, out_count); one coefficient of one limb of one out, both components */
-template <class P> __global__ void __launch_bounds__(128) key_product(GpuTables t, kernel_key_product_args a, KeyProductShape s) {
+template <class P>
+__global__ void __launch_bounds__(128)
+    key_product(GpuTables t, kernel_key_product_args a, KeyProductShape s) {
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x, limb = blockIdx.y, out_index = blockIdx.z;
     const u32 prime = limb < s.q_limbs ? limb : t.q_count + limb - s.q_limbs;
     const P path(t.prime[prime]);
@@ -202,7 +238,8 @@ template <class P> __global__ void __launch_bounds__(128) key_product(GpuTables 
         const u32 from = item.galois_element == 1 ? i : gpu_permute(i, item.galois_element, t.log_n);
         const key_table_entry entry = a.keys[item.key];
         if (a.add && limb < s.q_limbs) {
-            path.sum_add(sum0, a.add[(((size_t)item.digits * a.add_stride + limb) << t.log_n) + from], t.prime[prime].p_product);
+            path.sum_add(sum0, a.add[(((size_t)item.digits * a.add_stride + limb) << t.log_n) + from],
+                         t.prime[prime].p_product);
             if (++terms % P::sum_terms == 0) path.sum_fold(sum0), path.sum_fold(sum1);
         }
         if (entry.address == 0 || entry.q_limb_count < s.q_limbs) continue;
@@ -229,10 +266,16 @@ cudaError_t cuda_mod_up(cudaStream_t stream, const kernel_mod_up_args *a) {
     const u32 level = a->a.basis.q_count - 1, limbs = level + 1 + tables->device.p_count;
     const u32 digits = (level + tables->device.digit_size) / tables->device.digit_size;
     cudaError_t rc;
-    if ((rc = ntt_run<true, false>(stream, tables, ModUpInverseIO{*a, level, false}, a->batch_count * (level + 1))) != cudaSuccess) return rc;
-    if ((rc = ntt_run<true, true>(stream, tables, ModUpInverseIO{*a, level, true}, a->batch_count * (level + 1))) != cudaSuccess) return rc;
+    if ((rc = ntt_run<true, false>(stream, tables, ModUpInverseIO{*a, level, false},
+                                   a->batch_count * (level + 1))) != cudaSuccess)
+        return rc;
+    if ((rc = ntt_run<true, true>(stream, tables, ModUpInverseIO{*a, level, true},
+                                  a->batch_count * (level + 1))) != cudaSuccess)
+        return rc;
     const u32 jobs = a->batch_count * digits * limbs;
-    if ((rc = ntt_run<false, true>(stream, tables, ModUpForwardIO{*a, level, limbs, digits, false}, jobs)) != cudaSuccess) return rc;
+    if ((rc = ntt_run<false, true>(stream, tables, ModUpForwardIO{*a, level, limbs, digits, false}, jobs)) !=
+        cudaSuccess)
+        return rc;
     return ntt_run<false, false>(stream, tables, ModUpForwardIO{*a, level, limbs, digits, true}, jobs);
 }
 
@@ -241,9 +284,21 @@ cudaError_t cuda_mod_down(cudaStream_t stream, const kernel_mod_down_args *a) {
     const GpuTables &t = tables->device;
     const u32 level = a->a.basis.q_count - 1, values = a->batch_count * a->out.component_count;
     const u32 sources = t.p_count + (a->with_rescale ? 1 : 0);
-    DivideArgs d = {a->out, a->a, a->add, a->add_galois_element, a->batch_count, a->out_batch_stride, a->a_batch_stride,
-                    a->add_batch_stride, level, level + 1, level + 1 - (a->with_rescale ? 1 : 0), t.p_count,
-                    t.mod_down + 2 * level + (a->with_rescale ? 1 : 0), sources, a->scratch,
+    DivideArgs d = {a->out,
+                    a->a,
+                    a->add,
+                    a->add_galois_element,
+                    a->batch_count,
+                    a->out_batch_stride,
+                    a->a_batch_stride,
+                    a->add_batch_stride,
+                    level,
+                    level + 1,
+                    level + 1 - (a->with_rescale ? 1 : 0),
+                    t.p_count,
+                    t.mod_down + 2 * level + (a->with_rescale ? 1 : 0),
+                    sources,
+                    a->scratch,
                     a->scratch + (((size_t)values * sources) << t.log_n)};
     return divide(stream, tables, d);
 }
@@ -252,7 +307,21 @@ cudaError_t cuda_rescale(cudaStream_t stream, const kernel_rescale_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
     const GpuTables &t = tables->device;
     const u32 level = a->a.basis.q_count - 1;
-    DivideArgs d = {a->out, a->a, {}, 1, 1, 0, 0, 0, level, level + 1, level, 0, t.rescale + level, 1, a->scratch,
+    DivideArgs d = {a->out,
+                    a->a,
+                    {},
+                    1,
+                    1,
+                    0,
+                    0,
+                    0,
+                    level,
+                    level + 1,
+                    level,
+                    0,
+                    t.rescale + level,
+                    1,
+                    a->scratch,
                     a->scratch + ((size_t)a->out.component_count << t.log_n)};
     return divide(stream, tables, d);
 }

@@ -19,16 +19,22 @@ struct PlainIO {
         const u32 limbs = in.basis.q_count + in.basis.p_count;
         return ((size_t)(job / limbs) * p.component_stride + job % limbs) << t.log_n;
     }
-    template <class P> __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32, u32 i) const {
+    template <class P>
+    __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32,
+                                                  u32 i) const {
         if (load_raw) return P::raw(out.words[at(t, out, job) + i]);
         return path.load(in.words[at(t, in, job) + i]);
     }
     template <class P>
-    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i, typename P::T x) const {
+    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i,
+                                          typename P::T x) const {
         u64 word;
-        if (store_raw) word = P::unraw(x);
-        else if (scale_n) word = path.mul_canonical(x, path.constant(t.prime[prime].n_inverse));
-        else word = path.finish(x);
+        if (store_raw)
+            word = P::unraw(x);
+        else if (scale_n)
+            word = path.mul_canonical(x, path.constant(t.prime[prime].n_inverse));
+        else
+            word = path.finish(x);
         out.words[at(t, out, job) + i] = word;
     }
 };
@@ -39,7 +45,9 @@ cudaError_t cuda_ntt(cudaStream_t stream, const kernel_unary_args *a, bool inver
     const CudaTables *tables = cuda_tables(a->tables);
     const u32 jobs = a->a.component_count * basis_limb_count(a->a.basis);
     PlainIO first = {a->a, a->out, false, true, false}, second = {a->a, a->out, true, false, inverse};
-    cudaError_t rc = inverse ? ntt_run<true, false>(stream, tables, first, jobs) : ntt_run<false, true>(stream, tables, first, jobs);
+    cudaError_t rc = inverse ? ntt_run<true, false>(stream, tables, first, jobs)
+                             : ntt_run<false, true>(stream, tables, first, jobs);
     if (rc != cudaSuccess) return rc;
-    return inverse ? ntt_run<true, true>(stream, tables, second, jobs) : ntt_run<false, false>(stream, tables, second, jobs);
+    return inverse ? ntt_run<true, true>(stream, tables, second, jobs)
+                   : ntt_run<false, false>(stream, tables, second, jobs);
 }

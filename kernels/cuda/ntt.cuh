@@ -1,14 +1,14 @@
 /*
- * The negacyclic transform in two passes, as a template over the data path, the direction and what happens at load and
- * store (so that base conversion, constants, key product and ModDown's last step ride along).
+ * The negacyclic transform in two passes, as a template over the data path, the direction and what happens at
+ * load and store (so that base conversion, constants, key product and ModDown's last step ride along).
  *
- * N = R_columns * R_rows. Forward: the column pass (stride R_rows between the elements of one sub-transform) does the first
- * log R_columns stages, the row pass (contiguous sub-transforms) the rest; inverse the other way round. A block holds a
- * tile of C sub-transforms of length R; a thread keeps E elements in registers, groups of up to 4 stages, one exchange
- * through shared memory between groups.
+ * N = R_columns * R_rows. Forward: the column pass (stride R_rows between the elements of one sub-transform)
+ * does the first log R_columns stages, the row pass (contiguous sub-transforms) the rest; inverse the other
+ * way round. A block holds a tile of C sub-transforms of length R; a thread keeps E elements in registers,
+ * groups of up to 4 stages, one exchange through shared memory between groups.
  *
- * An IO names, for each job (grid.y), the prime and where elements come from and go to. Elements between the two passes are
- * stored as the path's raw values.
+ * An IO names, for each job (grid.y), the prime and where elements come from and go to. Elements between the
+ * two passes are stored as the path's raw values.
  */
 #ifndef CKKS_CUDA_NTT_CUH
 #define CKKS_CUDA_NTT_CUH
@@ -26,12 +26,15 @@ template <int R_LOG> struct PassShape {
 };
 
 /* shared-memory index with padding against bank conflicts */
-__device__ __forceinline__ u32 ntt_pad(u32 i) { return i + (i >> 3); }
+__device__ __forceinline__ u32 ntt_pad(u32 i) {
+    return i + (i >> 3);
+}
 
-/* Stage S of a group of G that begins at stage A (of R_LOG); radix butterfly `hi`, elements in registers. Stages are template
- * parameters because registers cannot be indexed at run time. */
+/* Stage S of a group of G that begins at stage A (of R_LOG); radix butterfly `hi`, elements in registers.
+ * Stages are template parameters because registers cannot be indexed at run time. */
 template <class P, int A, int G, int S, bool INVERSE>
-__device__ __forceinline__ void ntt_stage(const P &path, const GpuTables &t, u32 prime, u32 s0, u32 row, u32 hi, typename P::T *x) {
+__device__ __forceinline__ void ntt_stage(const P &path, const GpuTables &t, u32 prime, u32 s0, u32 row,
+                                          u32 hi, typename P::T *x) {
     constexpr int half = 1 << (G - 1 - S);
     const u32 base = (1u << (s0 + A + S)) + (row << (A + S)) + (hi << S);
 #pragma unroll
@@ -53,7 +56,8 @@ __device__ __forceinline__ void ntt_stage(const P &path, const GpuTables &t, u32
 }
 
 template <class P, int A, int G, bool INVERSE>
-__device__ __forceinline__ void ntt_group(const P &path, const GpuTables &t, u32 prime, u32 s0, u32 row, u32 hi, typename P::T *x) {
+__device__ __forceinline__ void ntt_group(const P &path, const GpuTables &t, u32 prime, u32 s0, u32 row,
+                                          u32 hi, typename P::T *x) {
     if constexpr (!INVERSE) {
 #pragma unroll
         for (int k = 0; k < (1 << G); k++) path.begin_forward(x[k]);
@@ -61,11 +65,11 @@ __device__ __forceinline__ void ntt_group(const P &path, const GpuTables &t, u32
     ntt_stage<P, A, G, INVERSE ? G - 1 : 0, INVERSE>(path, t, prime, s0, row, hi, x);
 }
 
-/* Applies group (A, G) to the tile's elements held by this thread; IN and OUT say whether they come from / go to shared memory
- * or the IO. */
+/* Applies group (A, G) to the tile's elements held by this thread; IN and OUT say whether they come from / go
+ * to shared memory or the IO. */
 template <class P, class IO, int R_LOG, int A, int G, bool INVERSE, bool COLUMNS, bool FROM_IO, bool TO_IO>
-__device__ __forceinline__ void ntt_step(const P &path, const GpuTables &t, const IO &io, u32 job, u32 prime, u32 log_other,
-                                         typename P::T *tile) {
+__device__ __forceinline__ void ntt_step(const P &path, const GpuTables &t, const IO &io, u32 job, u32 prime,
+                                         u32 log_other, typename P::T *tile) {
     typedef PassShape<R_LOG> S;
     const int BUTTERFLIES = 1 << (S::E_LOG - G); /* per thread */
     const int LO_LOG = R_LOG - A - G;
@@ -88,20 +92,25 @@ __device__ __forceinline__ void ntt_step(const P &path, const GpuTables &t, cons
 #pragma unroll
         for (int k = 0; k < (1 << G); k++) {
             const u32 i = first + ((u32)k << LO_LOG);
-            if (FROM_IO) x[k] = io.load(path, t, job, prime, COLUMNS ? (i << log_other) + sub : (sub << R_LOG) + i);
-            else x[k] = tile[ntt_pad(COLUMNS ? (i << S::C_LOG) + c : (c << R_LOG) + i)];
+            if (FROM_IO)
+                x[k] = io.load(path, t, job, prime, COLUMNS ? (i << log_other) + sub : (sub << R_LOG) + i);
+            else
+                x[k] = tile[ntt_pad(COLUMNS ? (i << S::C_LOG) + c : (c << R_LOG) + i)];
         }
         ntt_group<P, A, G, INVERSE>(path, t, prime, COLUMNS ? 0 : log_other, COLUMNS ? 0 : sub, hi, x);
 #pragma unroll
         for (int k = 0; k < (1 << G); k++) {
             const u32 i = first + ((u32)k << LO_LOG);
-            if (TO_IO) io.store(path, t, job, prime, COLUMNS ? (i << log_other) + sub : (sub << R_LOG) + i, x[k]);
-            else tile[ntt_pad(COLUMNS ? (i << S::C_LOG) + c : (c << R_LOG) + i)] = x[k];
+            if (TO_IO)
+                io.store(path, t, job, prime, COLUMNS ? (i << log_other) + sub : (sub << R_LOG) + i, x[k]);
+            else
+                tile[ntt_pad(COLUMNS ? (i << S::C_LOG) + c : (c << R_LOG) + i)] = x[k];
         }
     }
 }
 
-/* Copies the finished tile from shared memory to the IO in address order: coalesced stores for the row pass. */
+/* Copies the finished tile from shared memory to the IO in address order: coalesced stores for the row pass.
+ */
 template <class P, class IO, int R_LOG>
 __device__ __forceinline__ void ntt_flush(const P &path, const GpuTables &t, const IO &io, u32 job, u32 prime,
                                           const typename P::T *tile) {
@@ -139,14 +148,18 @@ __global__ void __launch_bounds__(PassShape<R_LOG>::THREADS) ntt_pass(GpuTables 
     const P path(t.prime[prime]);
     const int A2 = S::G1, A3 = S::G1 + S::G2;
     if (!INVERSE) {
-        ntt_step<P, IO, R_LOG, 0, S::G1, false, COLUMNS, true, false>(path, t, io, job, prime, log_other, tile);
+        ntt_step<P, IO, R_LOG, 0, S::G1, false, COLUMNS, true, false>(path, t, io, job, prime, log_other,
+                                                                      tile);
         __syncthreads();
         if (S::G3 != 0) {
-            ntt_step<P, IO, R_LOG, A2, S::G2, false, COLUMNS, false, false>(path, t, io, job, prime, log_other, tile);
+            ntt_step<P, IO, R_LOG, A2, S::G2, false, COLUMNS, false, false>(path, t, io, job, prime,
+                                                                            log_other, tile);
             __syncthreads();
-            ntt_step<P, IO, R_LOG, S::G3 ? A3 : 0, S::G3 ? S::G3 : 1, false, COLUMNS, false, COLUMNS>(path, t, io, job, prime, log_other, tile);
+            ntt_step<P, IO, R_LOG, S::G3 ? A3 : 0, S::G3 ? S::G3 : 1, false, COLUMNS, false, COLUMNS>(
+                path, t, io, job, prime, log_other, tile);
         } else {
-            ntt_step<P, IO, R_LOG, A2, S::G2, false, COLUMNS, false, COLUMNS>(path, t, io, job, prime, log_other, tile);
+            ntt_step<P, IO, R_LOG, A2, S::G2, false, COLUMNS, false, COLUMNS>(path, t, io, job, prime,
+                                                                              log_other, tile);
         }
         if (!COLUMNS) {
             __syncthreads();
@@ -158,20 +171,28 @@ __global__ void __launch_bounds__(PassShape<R_LOG>::THREADS) ntt_pass(GpuTables 
             __syncthreads();
         }
         if (S::G3 != 0) {
-            ntt_step<P, IO, R_LOG, S::G3 ? A3 : 0, S::G3 ? S::G3 : 1, true, COLUMNS, COLUMNS, false>(path, t, io, job, prime, log_other, tile);
+            ntt_step<P, IO, R_LOG, S::G3 ? A3 : 0, S::G3 ? S::G3 : 1, true, COLUMNS, COLUMNS, false>(
+                path, t, io, job, prime, log_other, tile);
             __syncthreads();
-            ntt_step<P, IO, R_LOG, A2, S::G2, true, COLUMNS, false, false>(path, t, io, job, prime, log_other, tile);
+            ntt_step<P, IO, R_LOG, A2, S::G2, true, COLUMNS, false, false>(path, t, io, job, prime, log_other,
+                                                                           tile);
         } else {
-            ntt_step<P, IO, R_LOG, A2, S::G2, true, COLUMNS, COLUMNS, false>(path, t, io, job, prime, log_other, tile);
+            ntt_step<P, IO, R_LOG, A2, S::G2, true, COLUMNS, COLUMNS, false>(path, t, io, job, prime,
+                                                                             log_other, tile);
         }
         __syncthreads();
-        ntt_step<P, IO, R_LOG, 0, S::G1, true, COLUMNS, false, true>(path, t, io, job, prime, log_other, tile);
+        ntt_step<P, IO, R_LOG, 0, S::G1, true, COLUMNS, false, true>(path, t, io, job, prime, log_other,
+                                                                     tile);
     }
 }
 
 /* how log N splits: rows take the smaller half */
-static inline u32 ntt_rows_log(u32 log_n) { return log_n / 2; }
-static inline u32 ntt_columns_log(u32 log_n) { return log_n - log_n / 2; }
+static inline u32 ntt_rows_log(u32 log_n) {
+    return log_n / 2;
+}
+static inline u32 ntt_columns_log(u32 log_n) {
+    return log_n - log_n / 2;
+}
 
 template <class P, class IO, int R_LOG, bool INVERSE, bool COLUMNS>
 static cudaError_t ntt_enqueue(cudaStream_t stream, const GpuTables &t, const IO &io, u32 jobs) {
@@ -185,12 +206,18 @@ static cudaError_t ntt_enqueue(cudaStream_t stream, const GpuTables &t, const IO
 template <class P, bool INVERSE, bool COLUMNS, class IO>
 static cudaError_t ntt_run_path(cudaStream_t stream, const GpuTables &t, const IO &io, u32 jobs) {
     switch (COLUMNS ? ntt_columns_log(t.log_n) : ntt_rows_log(t.log_n)) {
-    case 5: return ntt_enqueue<P, IO, 5, INVERSE, COLUMNS>(stream, t, io, jobs);
-    case 6: return ntt_enqueue<P, IO, 6, INVERSE, COLUMNS>(stream, t, io, jobs);
-    case 7: return ntt_enqueue<P, IO, 7, INVERSE, COLUMNS>(stream, t, io, jobs);
-    case 8: return ntt_enqueue<P, IO, 8, INVERSE, COLUMNS>(stream, t, io, jobs);
-    case 9: return ntt_enqueue<P, IO, 9, INVERSE, COLUMNS>(stream, t, io, jobs);
-    default: return cudaErrorInvalidValue;
+    case 5:
+        return ntt_enqueue<P, IO, 5, INVERSE, COLUMNS>(stream, t, io, jobs);
+    case 6:
+        return ntt_enqueue<P, IO, 6, INVERSE, COLUMNS>(stream, t, io, jobs);
+    case 7:
+        return ntt_enqueue<P, IO, 7, INVERSE, COLUMNS>(stream, t, io, jobs);
+    case 8:
+        return ntt_enqueue<P, IO, 8, INVERSE, COLUMNS>(stream, t, io, jobs);
+    case 9:
+        return ntt_enqueue<P, IO, 9, INVERSE, COLUMNS>(stream, t, io, jobs);
+    default:
+        return cudaErrorInvalidValue;
     }
 }
 template <bool INVERSE, bool COLUMNS, class IO>

@@ -1,4 +1,5 @@
-/* Pointwise kernels, automorphism, copies of limbs. One thread a coefficient; grid (N / 256, limbs of the output). */
+/* Pointwise kernels, automorphism, copies of limbs. One thread a coefficient; grid (N / 256, limbs of the
+ * output). */
 #include "kernels/cuda/cuda_internal.cuh"
 
 namespace {
@@ -12,11 +13,14 @@ __device__ __forceinline__ u32 prime_of(const GpuTables &t, const kernel_basis &
 __device__ __forceinline__ u32 limb_in(const kernel_poly &p, const kernel_basis &from, u32 limb) {
     return limb < from.q_count ? limb : p.basis.q_count + (limb - from.q_count);
 }
-__device__ __forceinline__ u64 *word_at(const GpuTables &t, const kernel_poly &p, u32 component, u32 limb, u32 i) {
+__device__ __forceinline__ u64 *word_at(const GpuTables &t, const kernel_poly &p, u32 component, u32 limb,
+                                        u32 i) {
     return p.words + (((size_t)component * p.component_stride + limb) << t.log_n) + i;
 }
 
-template <class P> __global__ void __launch_bounds__(threads) unary(GpuTables t, kernel_id kernel, kernel_poly out, kernel_poly a) {
+template <class P>
+__global__ void __launch_bounds__(threads)
+    unary(GpuTables t, kernel_id kernel, kernel_poly out, kernel_poly a) {
     const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y, prime = prime_of(t, out.basis, limb);
     const u32 a_limb = limb_in(a, out.basis, limb);
     const P path(t.prime[prime]);
@@ -39,7 +43,8 @@ template <class P> __global__ void __launch_bounds__(threads) unary(GpuTables t,
 }
 
 template <class P>
-__global__ void __launch_bounds__(threads) binary(GpuTables t, kernel_id kernel, kernel_poly out, kernel_poly a, kernel_poly b) {
+__global__ void __launch_bounds__(threads)
+    binary(GpuTables t, kernel_id kernel, kernel_poly out, kernel_poly a, kernel_poly b) {
     const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y, prime = prime_of(t, out.basis, limb);
     const u32 a_limb = limb_in(a, out.basis, limb), b_limb = limb_in(b, out.basis, limb);
     const P path(t.prime[prime]);
@@ -71,8 +76,10 @@ __global__ void __launch_bounds__(threads) binary(GpuTables t, kernel_id kernel,
     }
 }
 
-template <class P> __global__ void __launch_bounds__(threads) scalars(GpuTables t, kernel_id kernel, kernel_scalars_args a) {
-    const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y, prime = prime_of(t, a.out.basis, limb);
+template <class P>
+__global__ void __launch_bounds__(threads) scalars(GpuTables t, kernel_id kernel, kernel_scalars_args a) {
+    const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y,
+              prime = prime_of(t, a.out.basis, limb);
     const P path(t.prime[prime]);
     const u64 w = a.scalar[limb];
     for (u32 c = 0; c < a.out.component_count; c++) {
@@ -89,8 +96,10 @@ template <class P> __global__ void __launch_bounds__(threads) scalars(GpuTables 
 }
 
 __global__ void __launch_bounds__(threads) automorphism(GpuTables t, kernel_automorphism_args a) {
-    const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y, from = gpu_permute(i, a.galois_element, t.log_n);
-    for (u32 c = 0; c < a.out.component_count; c++) *word_at(t, a.out, c, limb, i) = *word_at(t, a.a, c, limb, from);
+    const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y,
+              from = gpu_permute(i, a.galois_element, t.log_n);
+    for (u32 c = 0; c < a.out.component_count; c++)
+        *word_at(t, a.out, c, limb, i) = *word_at(t, a.a, c, limb, from);
 }
 
 dim3 grid_of(const CudaTables *tables, const kernel_poly &out) {
@@ -103,11 +112,13 @@ cudaError_t cuda_pointwise(cudaStream_t stream, kernel_id kernel, const void *ar
     if (kernel == KERNEL_COPY || kernel == KERNEL_NEGATE || kernel == KERNEL_SQUARE) {
         const kernel_unary_args *a = static_cast<const kernel_unary_args *>(arguments);
         const CudaTables *tables = cuda_tables(a->tables);
-        LAUNCH_PATH(tables, unary, grid_of(tables, a->out), threads, stream, tables->device, kernel, a->out, a->a);
+        LAUNCH_PATH(tables, unary, grid_of(tables, a->out), threads, stream, tables->device, kernel, a->out,
+                    a->a);
     } else {
         const kernel_binary_args *a = static_cast<const kernel_binary_args *>(arguments);
         const CudaTables *tables = cuda_tables(a->tables);
-        LAUNCH_PATH(tables, binary, grid_of(tables, a->out), threads, stream, tables->device, kernel, a->out, a->a, a->b);
+        LAUNCH_PATH(tables, binary, grid_of(tables, a->out), threads, stream, tables->device, kernel, a->out,
+                    a->a, a->b);
     }
     return cudaGetLastError();
 }

@@ -3,9 +3,11 @@
 
 namespace {
 
-__device__ __forceinline__ void store_signed(const GpuTables &t, const kernel_poly &out, u32 i, long long value) {
+__device__ __forceinline__ void store_signed(const GpuTables &t, const kernel_poly &out, u32 i,
+                                             long long value) {
     for (u32 limb = 0; limb < out.basis.q_count + out.basis.p_count; limb++) {
-        const u32 prime = limb < out.basis.q_count ? out.basis.q_first + limb : t.q_count + (limb - out.basis.q_count);
+        const u32 prime =
+            limb < out.basis.q_count ? out.basis.q_first + limb : t.q_count + (limb - out.basis.q_count);
         const GpuPrime &m = t.prime[prime];
         const u64 magnitude = gpu_reduce128(0, value < 0 ? (u64)-value : (u64)value, m);
         out.words[((size_t)limb << t.log_n) + i] = value < 0 && magnitude ? m.q - magnitude : magnitude;
@@ -27,14 +29,18 @@ __global__ void __launch_bounds__(64) sample(GpuTables t, kernel_sample_args a) 
             value = (long long)(sum % 3) - 1;
         } else {
             const u64 bits = (u64)s[2 * k + 1] << 32 | s[2 * k];
-            if (a.kind == SAMPLE_ERROR) value = __popcll(bits & 0x1fffff) - __popcll((bits >> 21) & 0x1fffff);
-            else value = (long long)(bits & ((2ull << a.flood_bits) - 1)) - (long long)(1ull << a.flood_bits);
+            if (a.kind == SAMPLE_ERROR)
+                value = __popcll(bits & 0x1fffff) - __popcll((bits >> 21) & 0x1fffff);
+            else
+                value = (long long)(bits & ((2ull << a.flood_bits) - 1)) - (long long)(1ull << a.flood_bits);
         }
         store_signed(t, a.out, block * per_block + k, value);
     }
 }
 
-__global__ void advance(kernel_counter_args a) { a.random->counter += a.block_count; }
+__global__ void advance(kernel_counter_args a) {
+    a.random->counter += a.block_count;
+}
 
 } // namespace
 

@@ -6,7 +6,8 @@
 namespace {
 
 /* Uploads `count` elements; remembers the memory for release. */
-template <class T> ckks_status upload(CudaTables *tables, const T **out, const T *data, size_t count, ckks_error *err) {
+template <class T>
+ckks_status upload(CudaTables *tables, const T **out, const T *data, size_t count, ckks_error *err) {
     void *memory = nullptr;
     CUDA_TRY(cudaMalloc(&memory, count * sizeof(T)));
     tables->memory[tables->memory_count++] = memory;
@@ -15,7 +16,9 @@ template <class T> ckks_status upload(CudaTables *tables, const T **out, const T
     return CKKS_OK;
 }
 
-double centred(u64 value, u64 q) { return value > q / 2 ? -(double)(q - value) : (double)value; }
+double centred(u64 value, u64 q) {
+    return value > q / 2 ? -(double)(q - value) : (double)value;
+}
 
 ckks_status upload_twiddles(CudaTables *tables, const ckks_context *context, ckks_error *err) {
     const GpuTables &t = tables->device;
@@ -28,7 +31,9 @@ ckks_status upload_twiddles(CudaTables *tables, const ckks_context *context, ckk
                 const uint64_t *w = inverse ? table->inverse : table->forward;
                 for (size_t k = 0; k < n; k++) all[i * n + k] = centred(w[k], table->m.value);
             }
-            const ckks_status rc = upload(tables, inverse ? &tables->device.inverse_f64 : &tables->device.forward_f64, all.data(), all.size(), err);
+            const ckks_status rc =
+                upload(tables, inverse ? &tables->device.inverse_f64 : &tables->device.forward_f64,
+                       all.data(), all.size(), err);
             if (rc != CKKS_OK) return rc;
         } else {
             std::vector<ulonglong2> all(t.prime_count * n);
@@ -38,7 +43,9 @@ ckks_status upload_twiddles(CudaTables *tables, const ckks_context *context, ckk
                 const uint64_t *s = inverse ? table->inverse_shoup : table->forward_shoup;
                 for (size_t k = 0; k < n; k++) all[i * n + k] = make_ulonglong2(w[k], s[k]);
             }
-            const ckks_status rc = upload(tables, inverse ? &tables->device.inverse_i64 : &tables->device.forward_i64, all.data(), all.size(), err);
+            const ckks_status rc =
+                upload(tables, inverse ? &tables->device.inverse_i64 : &tables->device.forward_i64,
+                       all.data(), all.size(), err);
             if (rc != CKKS_OK) return rc;
         }
     }
@@ -78,14 +85,17 @@ ckks_status upload_conversions(CudaTables *tables, const ckks_context *context, 
     Collector all = {context, t.prime_count, {}, {}};
     for (u32 level = 0; level < t.q_count; level++)
         for (u32 digit = 0; digit < t.dnum; digit++)
-            all.add(t.p_count != 0 && digit < params_digit_count(params, level) ? context_mod_up(context, level, digit) : nullptr);
+            all.add(t.p_count != 0 && digit < params_digit_count(params, level)
+                        ? context_mod_up(context, level, digit)
+                        : nullptr);
     const size_t mod_down = all.conversions.size();
     for (u32 level = 0; level < t.q_count; level++) {
         all.add(t.p_count != 0 ? context_mod_down(context, level, false) : nullptr);
         all.add(t.p_count != 0 && level != 0 ? context_mod_down(context, level, true) : nullptr);
     }
     const size_t rescale = all.conversions.size();
-    for (u32 level = 0; level < t.q_count; level++) all.add(level != 0 ? context_rescale(context, level) : nullptr);
+    for (u32 level = 0; level < t.q_count; level++)
+        all.add(level != 0 ? context_rescale(context, level) : nullptr);
 
     const u64 *constants = nullptr;
     ckks_status rc = upload(tables, &constants, all.constants.data(), all.constants.size(), err);
@@ -107,8 +117,15 @@ ckks_status upload_primes(CudaTables *tables, const ckks_context *context, ckks_
         const ntt_table *table = context_ntt(context, i);
         uint64_t p_product = 0, p_shoup = 0;
         context_p_product(context, i, &p_product, &p_shoup);
-        primes[i] = {table->m.value, table->m.barrett_high, table->m.barrett_low, (double)table->m.value,
-                     1.0 / (double)table->m.value, table->m.bits, 0, table->n_inverse, p_product};
+        primes[i] = {table->m.value,
+                     table->m.barrett_high,
+                     table->m.barrett_low,
+                     (double)table->m.value,
+                     1.0 / (double)table->m.value,
+                     table->m.bits,
+                     0,
+                     table->n_inverse,
+                     p_product};
     }
     return upload(tables, &tables->device.prime, primes.data(), primes.size(), err);
 }
@@ -122,12 +139,14 @@ ckks_status cuda_tables_create(void *self, device_tables *out, ckks_error *err) 
     if (!tables) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "tables", "out of host memory");
     tables->is_f64 = *static_cast<const bool *>(self);
     GpuTables &t = tables->device;
-    t.log_n = params->log_n, t.q_count = params->q_count, t.p_count = params->p_count, t.digit_size = params->digit_size;
+    t.log_n = params->log_n, t.q_count = params->q_count, t.p_count = params->p_count,
+    t.digit_size = params->digit_size;
     t.dnum = params_digit_count_full(params), t.prime_count = params_prime_count(params);
     out->self = tables;
     ckks_status rc;
     try {
-        if ((rc = upload_primes(tables, out->context, err)) == CKKS_OK && (rc = upload_twiddles(tables, out->context, err)) == CKKS_OK)
+        if ((rc = upload_primes(tables, out->context, err)) == CKKS_OK &&
+            (rc = upload_twiddles(tables, out->context, err)) == CKKS_OK)
             rc = upload_conversions(tables, out->context, err);
     } catch (const std::bad_alloc &) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "tables", "out of host memory");
