@@ -4,6 +4,7 @@
 #include "kernels/cpu/device_cpu.h"
 
 #include <omp.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -95,6 +96,8 @@ ckks_status device_cpu_open(backend_device *out, const device_config *config, ck
     const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     if (pages <= 0 || page_bytes <= 0)
         return ckks_error_set(err, CKKS_DEVICE_ERROR, "memory", "the system does not say how much it has");
+    if (sodium_init() < 0) /* picks the stream cipher's fastest version */
+        return ckks_error_set(err, CKKS_INTERNAL, "libsodium", "does not start");
     cpu_device *dev = calloc(1, sizeof *dev);
     if (!dev) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device", "out of memory");
     if ((rc = cpu_isa_choose(&dev->isa, getenv("CKKSD_ISA"), err)) != CKKS_OK) {
