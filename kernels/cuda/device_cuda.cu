@@ -420,10 +420,13 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     const cudaError_t found = cudaGetDeviceCount(&count);
     if (found != cudaSuccess || count == 0) {
         (void)cudaGetLastError();
-        if (found == cudaErrorInsufficientDriver)
+        int driver = 0;
+        if (found == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver != 0)
             return ckks_error_set(err, CKKS_NOT_FOUND, "device",
-                                  "the NVIDIA driver is older than this build's CUDA %d.%d needs",
-                                  CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+                                  "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the driver", driver / 1000,
+                                  driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        if (found == cudaErrorInsufficientDriver)
+            return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA driver on this machine");
         return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA GPU: %s", cudaGetErrorString(found));
     }
     ckks_status rc = select_device(&index, config->selector, count, err);

@@ -1,0 +1,453 @@
+/*
+ * Every kernel of the catalogue on the CUDA device gives the CPU's words, on edge, adversarial and random
+ * residues, for several ring degrees and prime sizes, on both data paths. Without a card each test says so
+ * and is skipped.
+ */
+#include "kernels/device.h"
+#include "kernels/scheme/internal.h"
+#include "tests/support/fixtures.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+typedef struct side {
+    device *dev;
+    device_stream *stream;
+    const device_tables *tables;
+} side;
+
+static side sides[2]; /* 0 = CPU, 1 = CUDA */
+static ckks_context *context;
+static const ckks_params *params;
+static prng rng;
+
+static void must(ckks_status rc, const ckks_error *err) {
+    char text[512];
+    if (rc != CKKS_OK) fail_msg("%s", ckks_error_print(err, text, sizeof text));
+}
+
+static bool open_sides(ckks_context *made, const char *path) {
+    ckks_error err = {0};
+    context = made, params = context_params(context);
+    setenv("CKKSD_CUDA_PATH", path, 1);
+    device_config cpu = {.kind = DEVICE_CPU}, cuda = {.kind = DEVICE_CUDA};
+    if (device_open(&sides[1].dev, &cuda, &err) != CKKS_OK) {
+        print_message("skipped: no device (%s)\n", err.message);
+        context_destroy(context);
+        return false;
+    }
+    must(device_open(&sides[0].dev, &cpu, &err), &err);
+    for (int s = 0; s < 2; s++) {
+        must(device_stream_create(sides[s].dev, &sides[s].stream, &err), &err);
+        must(device_tables_acquire(sides[s].dev, &sides[s].tables, context, &err), &err);
+    }
+    return true;
+}
+
+static void close_sides(void) {
+    for (int s = 0; s < 2; s++) {
+        device_tables_release(sides[s].dev, sides[s].tables);
+        device_stream_destroy(sides[s].stream);
+        device_close(sides[s].dev);
+        memset(&sides[s], 0, sizeof sides[s]);
+    }
+    context_destroy(context);
+}
+
+/* One buffer on both devices. */
+typedef struct twin {
+    void *at[2];
+    uint64_t bytes;
+} twin;
+
+static twin twin_create(const void *host, uint64_t bytes) {
+    twin t = {.bytes = bytes};
+    ckks_error err = {0};
+    for (int s = 0; s < 2; s++) {
+        must(device_allocate(sides[s].dev, &t.at[s], bytes, MEMORY_STATIC, &err), &err);
+        if (host)
+            must(device_copy_in(sides[s].stream, t.at[s], host, bytes, &err), &err);
+        else
+            must(device_fill(sides[s].stream, t.at[s], 0x5a, bytes, &err), &err);
+        must(device_stream_synchronize(sides[s].stream, &err), &err);
+    }
+    return t;
+}
+
+static void twin_destroy(twin *t) {
+    for (int s = 0; s < 2; s++) device_free(sides[s].dev, t->at[s]);
+}
+
+static void twin_compare(const twin *t, const char *what) {
+    uint64_t *words[2];
+    ckks_error err = {0};
+    for (int s = 0; s < 2; s++) {
+        words[s] = malloc(t->bytes);
+        assert_non_null(words[s]);
+        must(device_copy_out(sides[s].stream, words[s], t->at[s], t->bytes, &err), &err);
+        must(device_stream_synchronize(sides[s].stream, &err), &err);
+    }
+    for (uint64_t i = 0; i < t->bytes / 8; i++)
+        if (words[0][i] != words[1][i])
+            fail_msg("%s: word %llu: CPU %llu, CUDA %llu", what, (unsigned long long)i,
+                     (unsigned long long)words[0][i], (unsigned long long)words[1][i]);
+    free(words[0]), free(words[1]);
+}
+
+static void launch(int s, kernel_id kernel, const void *arguments) {
+    ckks_error err = {0};
+    must(device_launch(sides[s].stream, kernel, arguments, &err), &err);
+    must(device_stream_synchronize(sides[s].stream, &err), &err);
+}
+
+/* words of `polys` polynomials over `basis`: pattern 0 = random, else an adversarial pattern */
+static twin random_polys(kernel_basis basis, uint32_t polys, uint32_t pattern) {
+    const uint32_t n = params_n(params), limbs = basis_limb_count(basis);
+    uint64_t *words = malloc((uint64_t)polys * limbs * n * 8);
+    assert_non_null(words);
+    for (uint32_t p = 0; p < polys; p++)
+        for (uint32_t i = 0; i < limbs; i++) {
+            uint64_t *limb = words + ((uint64_t)p * limbs + i) * n,
+                     q = params->prime[basis_prime(basis, i, params->q_count)];
+            if (pattern == 0)
+                fixture_random_words(limb, n, q, &rng);
+            else
+                fixture_adversarial_words(limb, n, q, pattern - 1);
+        }
+    const twin t = twin_create(words, (uint64_t)polys * limbs * n * 8);
+    free(words);
+    return t;
+}
+
+static kernel_poly poly_of(const twin *t, int s, uint32_t components, kernel_basis basis) {
+    return (kernel_poly){.words = t->at[s],
+                         .component_count = components,
+                         .component_stride = basis_limb_count(basis),
+                         .basis = basis};
+}
+
+static kernel_basis basis_q(uint32_t level) {
+    return (kernel_basis){0, level + 1, 0};
+}
+static kernel_basis basis_qp(uint32_t level) {
+    return (kernel_basis){0, level + 1, params->p_count};
+}
+static uint64_t poly_bytes(kernel_basis b) {
+    return (uint64_t)basis_limb_count(b) * params_n(params) * 8;
+}
+
+static void check_unary(kernel_id kernel, uint32_t in_components, uint32_t out_components, kernel_basis basis,
+                        uint32_t pattern) {
+    twin a = random_polys(basis, in_components, pattern),
+         out = twin_create(NULL, out_components * poly_bytes(basis));
+    for (int s = 0; s < 2; s++) {
+        kernel_unary_args args = {sides[s].tables, poly_of(&out, s, out_components, basis),
+                                  poly_of(&a, s, in_components, basis)};
+        launch(s, kernel, &args);
+    }
+    twin_compare(&out, kernel_name(kernel));
+    twin_destroy(&a), twin_destroy(&out);
+}
+
+static void check_binary(kernel_id kernel, uint32_t a_components, uint32_t b_components,
+                         uint32_t out_components, uint32_t pattern) {
+    const kernel_basis basis = basis_qp(params->q_count - 1);
+    twin a = random_polys(basis, a_components, pattern), b = random_polys(basis, b_components, pattern);
+    twin out = twin_create(NULL, out_components * poly_bytes(basis));
+    for (int s = 0; s < 2; s++) {
+        kernel_binary_args args = {sides[s].tables, poly_of(&out, s, out_components, basis),
+                                   poly_of(&a, s, a_components, basis), poly_of(&b, s, b_components, basis)};
+        launch(s, kernel, &args);
+    }
+    twin_compare(&out, kernel_name(kernel));
+    twin_destroy(&a), twin_destroy(&b), twin_destroy(&out);
+}
+
+static void check_scalars(kernel_id kernel, uint32_t pattern) {
+    const kernel_basis basis = basis_q(params->q_count - 1);
+    twin a = random_polys(basis, 2, pattern), out = twin_create(NULL, 2 * poly_bytes(basis));
+    uint64_t scalar[CKKS_PRIMES_MAX] = {0};
+    for (uint32_t i = 0; i < params->q_count; i++)
+        scalar[i] = pattern ? params->prime[i] - 1 : prng_below(&rng, params->prime[i]);
+    for (int s = 0; s < 2; s++) {
+        kernel_scalars_args args = {
+            .tables = sides[s].tables, .out = poly_of(&out, s, 2, basis), .a = poly_of(&a, s, 2, basis)};
+        memcpy(args.scalar, scalar, sizeof scalar);
+        launch(s, kernel, &args);
+    }
+    twin_compare(&out, kernel_name(kernel));
+    twin_destroy(&a), twin_destroy(&out);
+}
+
+static void check_pointwise(uint32_t pattern) {
+    const kernel_basis q = basis_q(params->q_count - 1), qp = basis_qp(params->q_count - 1);
+    check_unary(KERNEL_COPY, 2, 2, q, pattern);
+    check_unary(KERNEL_NEGATE, 2, 2, q, pattern);
+    check_unary(KERNEL_SQUARE, 2, 3, q, pattern);
+    check_unary(KERNEL_NTT_FORWARD, 2, 2, qp, pattern);
+    check_unary(KERNEL_NTT_INVERSE, 2, 2, qp, pattern);
+    check_binary(KERNEL_ADD, 2, 3, 3, pattern);
+    check_binary(KERNEL_SUBTRACT, 3, 2, 3, pattern);
+    check_binary(KERNEL_ADD_PLAIN, 2, 1, 2, pattern);
+    check_binary(KERNEL_MULTIPLY_PLAIN, 2, 1, 2, pattern);
+    check_binary(KERNEL_MULTIPLY, 2, 2, 3, pattern);
+    check_scalars(KERNEL_ADD_SCALARS, pattern);
+    check_scalars(KERNEL_MULTIPLY_SCALARS, pattern);
+    twin a = random_polys(q, 2, pattern), out = twin_create(NULL, 2 * poly_bytes(q));
+    for (int s = 0; s < 2; s++) {
+        kernel_automorphism_args args = {sides[s].tables, poly_of(&out, s, 2, q), poly_of(&a, s, 2, q), 125};
+        launch(s, KERNEL_AUTOMORPHISM, &args);
+    }
+    twin_compare(&out, "AUTOMORPHISM");
+    twin_destroy(&a), twin_destroy(&out);
+}
+
+static void check_keyswitch(uint32_t level, uint32_t key_level, uint32_t pattern) {
+    const uint32_t n = params_n(params), digits = params_digit_count(params, level), batch = 2;
+    const kernel_basis q = basis_q(level), qp = basis_qp(level);
+    const uint32_t limbs = basis_limb_count(qp);
+    twin a = random_polys(q, batch, pattern), out = twin_create(NULL, batch * digits * poly_bytes(qp));
+    twin scratch = twin_create(NULL, (uint64_t)batch * (level + 1) * n * 8);
+    for (int s = 0; s < 2; s++) {
+        kernel_mod_up_args args = {sides[s].tables, out.at[s], poly_of(&a, s, 1, q),
+                                   level + 1,       batch,     scratch.at[s]};
+        launch(s, KERNEL_MOD_UP, &args);
+    }
+    twin_compare(&out, "MOD_UP");
+
+    /* two keys of a higher level, one of them under a rotation, two items summed into one out */
+    const kernel_basis key_basis = basis_qp(key_level);
+    const uint32_t key_digits = params_digit_count(params, key_level);
+    twin key[2] = {random_polys(key_basis, 2 * key_digits, 0),
+                   random_polys(key_basis, 2 * key_digits, pattern)};
+    const key_product_item items[3] = {{0, 0, 5, 0}, {1, 1, 1, 0}, {1, 0, 25, 1}};
+    twin list = twin_create(items, sizeof items);
+    twin sum = twin_create(NULL, 2 * 2 * poly_bytes(qp)), table = {.bytes = 2 * sizeof(key_table_entry)};
+    ckks_error err = {0};
+    for (int s = 0; s < 2; s++) {
+        key_table_entry entries[2] = {{(uint64_t)(uintptr_t)key[0].at[s], key_level + 1, 0},
+                                      {(uint64_t)(uintptr_t)key[1].at[s], key_level + 1, 0}};
+        must(device_allocate(sides[s].dev, &table.at[s], sizeof entries, MEMORY_STATIC, &err), &err);
+        must(device_copy_in(sides[s].stream, table.at[s], entries, sizeof entries, &err), &err);
+        must(device_stream_synchronize(sides[s].stream, &err), &err);
+        kernel_key_product_args args = {.tables = sides[s].tables,
+                                        .out = sum.at[s],
+                                        .out_count = 2,
+                                        .level = level,
+                                        .digits = out.at[s],
+                                        .digits_count = batch,
+                                        .add = a.at[s],
+                                        .add_stride = level + 1,
+                                        .keys = table.at[s],
+                                        .key_count = 2,
+                                        .items = list.at[s],
+                                        .items_host = items,
+                                        .item_count = 3};
+        launch(s, KERNEL_KEY_PRODUCT, &args);
+    }
+    twin_compare(&sum, "KEY_PRODUCT");
+
+    for (uint32_t with_rescale = 0; with_rescale < 2; with_rescale++) {
+        if (with_rescale && level == 0) continue;
+        const kernel_basis down = basis_q(level - with_rescale);
+        twin result = twin_create(NULL, 2 * poly_bytes(down));
+        twin more = twin_create(NULL, 2ull * (params->p_count + 2 * (level + 1)) * n * 8);
+        for (int s = 0; s < 2; s++) {
+            kernel_mod_down_args args = {.tables = sides[s].tables,
+                                         .out = poly_of(&result, s, 2, down),
+                                         .a = poly_of(&sum, s, 2, qp),
+                                         .add = poly_of(&a, s, 1, q),
+                                         .add_galois_element = 5,
+                                         .batch_count = 1,
+                                         .out_batch_stride = 2 * basis_limb_count(down),
+                                         .a_batch_stride = 2 * limbs,
+                                         .add_batch_stride = level + 1,
+                                         .with_rescale = with_rescale,
+                                         .scratch = more.at[s]};
+            launch(s, KERNEL_MOD_DOWN, &args);
+        }
+        twin_compare(&result, with_rescale ? "MOD_DOWN with rescale" : "MOD_DOWN");
+        twin_destroy(&result), twin_destroy(&more);
+    }
+    if (level > 0) {
+        const kernel_basis down = basis_q(level - 1);
+        twin c = random_polys(q, 2, pattern), result = twin_create(NULL, 2 * poly_bytes(down));
+        twin more = twin_create(NULL, 2ull * (level + 1) * n * 8);
+        for (int s = 0; s < 2; s++) {
+            kernel_rescale_args args = {sides[s].tables, poly_of(&result, s, 2, down), poly_of(&c, s, 2, q),
+                                        more.at[s]};
+            launch(s, KERNEL_RESCALE, &args);
+        }
+        twin_compare(&result, "RESCALE");
+        twin_destroy(&c), twin_destroy(&result), twin_destroy(&more);
+    }
+    twin_destroy(&a), twin_destroy(&out), twin_destroy(&scratch), twin_destroy(&key[0]),
+        twin_destroy(&key[1]);
+    twin_destroy(&list), twin_destroy(&sum), twin_destroy(&table);
+}
+
+static void check_linear(uint32_t pattern) {
+    const uint32_t level = params->q_count - 1, n = params_n(params);
+    const kernel_basis qp = basis_qp(level), q = basis_q(level);
+    twin in = random_polys(qp, 2 * 3, pattern), plain = random_polys(qp, 5, pattern),
+         out = twin_create(NULL, 2 * 2 * poly_bytes(qp));
+    twin sum = twin_create(NULL, poly_bytes(qp));
+    const permute_item turns[3] = {{0, 1}, {1, 5}, {2, 2 * n - 1}};
+    twin turn_list = twin_create(turns, sizeof turns);
+    ckks_error err = {0};
+    for (int s = 0; s < 2; s++) {
+        diagonal_item items[5];
+        for (uint32_t k = 0; k < 5; k++)
+            items[k] = (diagonal_item){k / 3, k % 3, (uint64_t)(uintptr_t)plain.at[s] + k * poly_bytes(qp)};
+        void *list = NULL;
+        must(device_allocate(sides[s].dev, &list, sizeof items, MEMORY_STATIC, &err), &err);
+        must(device_copy_in(sides[s].stream, list, items, sizeof items, &err), &err);
+        kernel_diagonal_sum_args args = {sides[s].tables, out.at[s], in.at[s], 2, 3, 2, qp, list, items, 5};
+        launch(s, KERNEL_DIAGONAL_SUM, &args);
+        device_free(sides[s].dev, list);
+        kernel_permute_sum_args turn = {sides[s].tables,
+                                        poly_of(&sum, s, 1, qp),
+                                        in.at[s],
+                                        in.at[s],
+                                        basis_limb_count(qp),
+                                        3,
+                                        turn_list.at[s],
+                                        turns,
+                                        3};
+        launch(s, KERNEL_PERMUTE_SUM, &turn);
+    }
+    twin_compare(&out, "DIAGONAL_SUM");
+    twin_compare(&sum, "PERMUTE_SUM");
+    twin_destroy(&in), twin_destroy(&plain), twin_destroy(&out), twin_destroy(&sum), twin_destroy(&turn_list);
+
+    const uint32_t rows = 19, columns = 37, limbs = params->q_count;
+    twin vectors = random_polys(q, 2 * columns, pattern),
+         result = twin_create(NULL, (uint64_t)rows * 2 * poly_bytes(q));
+    uint64_t *weights = malloc((uint64_t)limbs * rows * columns * 8);
+    for (uint32_t i = 0; i < limbs; i++)
+        for (uint32_t k = 0; k < rows * columns; k++)
+            weights[i * rows * columns + k] =
+                pattern ? params->prime[i] - 1 : prng_below(&rng, params->prime[i]);
+    twin weight = twin_create(weights, (uint64_t)limbs * rows * columns * 8);
+    free(weights);
+    for (int s = 0; s < 2; s++) {
+        kernel_matrix_product_args args = {
+            sides[s].tables, result.at[s], vectors.at[s], weight.at[s], rows, columns, 2, q};
+        launch(s, KERNEL_MATRIX_PRODUCT, &args);
+    }
+    twin_compare(&result, "MATRIX_PRODUCT");
+    twin_destroy(&vectors), twin_destroy(&result), twin_destroy(&weight);
+}
+
+static uint64_t packed_bytes_of(kernel_basis basis, uint32_t components) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < basis_limb_count(basis); i++) {
+        const uint32_t prime = basis_prime(basis, i, params->q_count);
+        bytes += ((uint64_t)context_ntt(context, prime)->m.bits * params_n(params) + 127) / 128 * 16;
+    }
+    return bytes * components;
+}
+
+static void check_ingest(uint32_t pattern) {
+    const kernel_basis qp = basis_qp(params->q_count - 1);
+    const uint64_t bytes = packed_bytes_of(qp, 2);
+    twin a = random_polys(qp, 2, pattern), packed = twin_create(NULL, bytes),
+         back = twin_create(NULL, 2 * poly_bytes(qp));
+    uint64_t zero = 0;
+    twin verdict = twin_create(&zero, 8);
+    uint8_t seed[32];
+    for (int i = 0; i < 32; i++) seed[i] = (uint8_t)prng_u64(&rng);
+    twin seeds = twin_create(seed, 32), expanded = twin_create(NULL, poly_bytes(qp));
+    for (int s = 0; s < 2; s++) {
+        kernel_pack_args out = {sides[s].tables, packed.at[s], bytes, poly_of(&a, s, 2, qp)};
+        launch(s, KERNEL_PACK, &out);
+        kernel_unpack_args in = {sides[s].tables, poly_of(&back, s, 2, qp), packed.at[s], bytes,
+                                 verdict.at[s]};
+        launch(s, KERNEL_UNPACK, &in);
+        kernel_check_nonzero_args nonzero = {sides[s].tables, poly_of(&a, s, 1, qp), verdict.at[s]};
+        launch(s, KERNEL_CHECK_NONZERO, &nonzero);
+        kernel_expand_args expand = {sides[s].tables, poly_of(&expanded, s, 1, qp), seeds.at[s], 2, 7};
+        launch(s, KERNEL_EXPAND, &expand);
+    }
+    twin_compare(&packed, "PACK");
+    twin_compare(&back, "UNPACK");
+    twin_compare(&verdict, "verdict of good words");
+    twin_compare(&expanded, "EXPAND");
+    /* every bit set: residues and padding out of range, the same verdict on both sides */
+    ckks_error err = {0};
+    for (int s = 0; s < 2; s++) {
+        must(device_fill(sides[s].stream, packed.at[s], 0xff, bytes, &err), &err);
+        kernel_unpack_args in = {sides[s].tables, poly_of(&back, s, 2, qp), packed.at[s], bytes,
+                                 verdict.at[s]};
+        launch(s, KERNEL_UNPACK, &in);
+    }
+    twin_compare(&verdict, "verdict of bad words");
+    twin_destroy(&a), twin_destroy(&packed), twin_destroy(&back), twin_destroy(&verdict),
+        twin_destroy(&seeds), twin_destroy(&expanded);
+}
+
+static void check_random(void) {
+    const kernel_basis qp = basis_qp(params->q_count - 1);
+    random_state state = {.counter = 0xfffffff0};
+    for (int i = 0; i < 32; i++) state.key[i] = (uint8_t)prng_u64(&rng);
+    twin random = twin_create(&state, sizeof state), out = twin_create(NULL, poly_bytes(qp));
+    for (uint32_t kind = SAMPLE_TERNARY; kind <= SAMPLE_FLOOD; kind++) {
+        for (int s = 0; s < 2; s++) {
+            kernel_sample_args args = {sides[s].tables, poly_of(&out, s, 1, qp), random.at[s], 3, kind, 30};
+            launch(s, KERNEL_SAMPLE, &args);
+            kernel_counter_args advance = {sides[s].tables, random.at[s], 77};
+            launch(s, KERNEL_COUNTER_ADVANCE, &advance);
+        }
+        twin_compare(&out, "SAMPLE");
+        twin_compare(&random, "COUNTER_ADVANCE");
+    }
+    twin_destroy(&random), twin_destroy(&out);
+}
+
+static void every_kernel(const char *path) {
+    static const struct {
+        uint32_t log_n, q_count, p_count, digit_size, q0, q, p;
+    } sets[] = {{10, 4, 1, 1, 50, 50, 50}, {11, 5, 2, 2, 50, 30, 50}, {12, 3, 1, 1, 38, 28, 38},
+                {13, 5, 1, 1, 40, 30, 50}, {14, 8, 2, 2, 50, 50, 50}, {15, 5, 3, 3, 50, 40, 50},
+                {16, 3, 2, 2, 50, 40, 50}, {17, 2, 2, 2, 50, 40, 50}};
+    prng_init(&rng, 7);
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        const ckks_params p = fixture_params_bits(sets[i].log_n, sets[i].q_count, sets[i].p_count,
+                                                  sets[i].digit_size, sets[i].q0, sets[i].q, sets[i].p);
+        if (!open_sides(fixture_context_of(&p), path)) skip();
+        const uint32_t patterns = sets[i].log_n <= 14 ? FIXTURE_PATTERNS : 4;
+        for (uint32_t pattern = 0; pattern <= patterns; pattern++) {
+            check_pointwise(pattern);
+            check_keyswitch(params->q_count - 1, params->q_count - 1, pattern);
+            check_keyswitch(params->q_count / 2, params->q_count - 1, pattern);
+            if (pattern <= 1) check_linear(pattern);
+            check_ingest(pattern);
+        }
+        check_random();
+        close_sides();
+    }
+    unsetenv("CKKSD_CUDA_PATH");
+}
+
+static void every_kernel_of_the_f64_path_gives_the_cpu_words(void **state) {
+    (void)state;
+    every_kernel("f64");
+}
+static void every_kernel_of_the_integer_path_gives_the_cpu_words(void **state) {
+    (void)state;
+    every_kernel("i64");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kernel_of_the_f64_path_gives_the_cpu_words),
+        cmocka_unit_test(every_kernel_of_the_integer_path_gives_the_cpu_words),
+    };
+    return cmocka_run_group_tests_name("cuda kernels", tests, NULL, NULL);
+}
