@@ -55,6 +55,16 @@ static inline uint64_t bigint_is_below(const uint64_t *x, const uint64_t *y, uin
     }
     return borrow;
 }
+/* bigint_magnitude: out = |x| for x in two's complement; returns whether x is negative. */
+static inline bool bigint_magnitude(uint64_t *out, const uint64_t *x, uint32_t count) {
+    const uint64_t sign = (uint64_t)((int64_t)x[count - 1] >> 63);
+    uint64_t carry = sign & 1u;
+    for (uint32_t i = 0; i < count; i++) {
+        out[i] = (x[i] ^ sign) + carry;
+        carry &= (uint64_t)(out[i] == 0);
+    }
+    return sign != 0;
+}
 /* bigint_bits: position of the highest set bit plus one; 0 for 0. */
 static inline uint32_t bigint_bits(const uint64_t *x, uint32_t count) {
     for (uint32_t i = count; i-- > 0;)

@@ -110,6 +110,7 @@ static ckks_status fill_conversions(ckks_context *x) {
         count += conversion_size(x->mod_up[i].source_count, prime_count) +
                  conversion_size(x->mod_down_rescale[i].source_count, prime_count) +
                  conversion_size(x->rescale[i].source_count, prime_count);
+    CKKS_ASSERT(count > 0);
     uint64_t *at = x->conversion_words = malloc(count * sizeof *at);
     if (!at) return CKKS_RESOURCE_EXHAUSTED;
     fill_conversion(&x->mod_down, &at, x);

@@ -27,14 +27,14 @@
 /* ---- embedding: values are (re, im) pairs ---- */
 
 static void reverse_order(double *z, uint32_t count) {
-    uint32_t bits = 0;
-    while (1u << bits < count) bits++;
+    if (count == 1) return;
+    const uint32_t bits = (uint32_t)__builtin_ctz(count);
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t k = bit_reverse(i, bits);
         if (k <= i) continue;
-        const double re = z[2 * i], im = z[2 * i + 1];
-        z[2 * i] = z[2 * k], z[2 * i + 1] = z[2 * k + 1];
-        z[2 * k] = re, z[2 * k + 1] = im;
+        const double re = z[2 * (size_t)i], im = z[2 * (size_t)i + 1];
+        z[2 * (size_t)i] = z[2 * (size_t)k], z[2 * (size_t)i + 1] = z[2 * (size_t)k + 1];
+        z[2 * (size_t)k] = re, z[2 * (size_t)k + 1] = im;
     }
 }
 
@@ -136,14 +136,19 @@ static uint64_t reduce_small(double x, const modulus *m) {
     return r + (sign & (m->value - 2 * r) & -(uint64_t)(r != 0));
 }
 
-/* any integral x: mantissa * 2^exponent */
+/* any integral x: a 53-bit mantissa times a power of two; up to 2^127 in one reduction */
 static uint64_t reduce_large(double x, const modulus *m) {
-    int exponent;
-    const double mantissa = frexp(fabs(x), &exponent);
-    if (exponent <= 63) return reduce_small(x, m);
-    const uint64_t high = (uint64_t)ldexp(mantissa, 53);
-    const uint64_t r = mod_mul(mod_reduce128(high, m), mod_pow(2, (uint64_t)exponent - 53, m), m);
-    return x < 0 ? mod_negate(r, m->value) : r;
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint64_t exponent = bits >> 52 & 0x7FF;
+    if (exponent < 1023 + 63) return reduce_small(x, m);
+    const uint64_t mantissa = (bits & (((uint64_t)1 << 52) - 1)) | (uint64_t)1 << 52, shift = exponent - 1075;
+    uint64_t r;
+    if (shift <= 75)
+        r = mod_reduce128((uint128)mantissa << shift, m);
+    else
+        r = mod_mul(mod_reduce128(mantissa, m), mod_pow(2, shift, m), m);
+    return bits >> 63 ? mod_negate(r, m->value) : r;
 }
 
 /* ---- encode ---- */
@@ -154,7 +159,8 @@ static ckks_status slots_to_integers(double *coefficients, double *z, const ckks
                                      uint32_t level, double scale, ckks_error *err) {
     for (uint32_t i = 0; i < slot_count; i++) z[2 * i] = real[i], z[2 * i + 1] = imag ? imag[i] : 0.0;
     embed_inverse(z, slot_count, context_encoder_roots(context));
-    const double factor = scale / slot_count; /* a power of two: exact unless scale is subnormal */
+    const double factor =
+        ldexp(scale, -__builtin_ctz(slot_count)); /* over slot_count: exact unless subnormal */
     const double limit = half_modulus(context_params(context), level);
     double largest = 0;
     bool fits = true; /* a NaN, from an overflow in the transform, does not */
@@ -194,7 +200,7 @@ ckks_status encoder_encode(uint64_t *words, const ckks_context *context, const d
     if ((rc = check_scale(scale, err)) != CKKS_OK) return rc;
     if ((rc = check_finite("real", real, slot_count, err)) != CKKS_OK) return rc;
     if (imag && (rc = check_finite("imag", imag, slot_count, err)) != CKKS_OK) return rc;
-    z = malloc((size_t)4 * slot_count * sizeof *z);
+    z = calloc((size_t)4 * slot_count, sizeof *z);
     if (!z)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "encoder", "no memory for %u slots", slot_count);
     double *coefficients = z + (size_t)2 * slot_count;
@@ -280,23 +286,19 @@ static void crt_reconstruct(uint64_t *x, const crt *c, const uint64_t *limb, siz
         bigint_add_product(x, c->hat[i], c->word_count, y);
     }
     bigint_subtract_product(x, c->q, c->word_count, (uint64_t)(quotient + 0.5));
-    uint64_t negative[BIGINT_WORDS_MAX] = {0};
-    bigint_subtract_product(negative, x, c->word_count, 1);
-    const uint64_t is_negative = x[c->word_count - 1] >> 63;
-    if (!is_negative && bigint_is_below(c->half, x, c->word_count))
-        bigint_subtract_product(x, c->q, c->word_count, 1);
-    else if (is_negative && bigint_is_below(c->half, negative, c->word_count))
+    uint64_t magnitude[BIGINT_WORDS_MAX];
+    const bool is_negative = bigint_magnitude(magnitude, x, c->word_count);
+    if (!bigint_is_below(c->half, magnitude, c->word_count)) return;
+    if (is_negative)
         bigint_add_product(x, c->q, c->word_count, 1);
+    else
+        bigint_subtract_product(x, c->q, c->word_count, 1);
 }
 
-/* The double nearest to the integer (ties to even) as mantissa * 2^*exponent, |mantissa| < 2^64. */
-static double integer_to_double(uint64_t *x, uint32_t count, int *exponent) {
-    const bool is_negative = x[count - 1] >> 63;
-    uint64_t magnitude[BIGINT_WORDS_MAX] = {0};
-    if (is_negative)
-        bigint_subtract_product(magnitude, x, count, 1);
-    else
-        memcpy(magnitude, x, count * sizeof *x);
+/* The double nearest to the integer (ties to even) as mantissa * 2^*exponent, |mantissa| <= 2^64. magnitude:
+ * scratch of `count` words. */
+static double integer_to_double(uint64_t *magnitude, const uint64_t *x, uint32_t count, int *exponent) {
+    const bool is_negative = bigint_magnitude(magnitude, x, count);
     const uint32_t bits = bigint_bits(magnitude, count);
     *exponent = 0;
     uint64_t top = magnitude[0];
@@ -319,13 +321,13 @@ static double integer_to_double(uint64_t *x, uint32_t count, int *exponent) {
 static ckks_status integers_to_slots(double *z, const crt *c, const uint64_t *limbs, uint32_t n,
                                      uint32_t slot_count, double scale, ckks_error *err) {
     const uint32_t gap = n / (2 * slot_count);
+    uint64_t x[BIGINT_WORDS_MAX] = {0}, magnitude[BIGINT_WORDS_MAX] = {0};
     bool is_finite = true;
     for (uint32_t i = 0; i < 2 * slot_count; i++) {
-        uint64_t x[BIGINT_WORDS_MAX];
         int exponent;
         crt_reconstruct(x, c, limbs + (size_t)i * gap, n);
-        const double mantissa = integer_to_double(x, c->word_count, &exponent);
-        const double value = ldexp(mantissa / scale, exponent);
+        const double mantissa = integer_to_double(magnitude, x, c->word_count, &exponent);
+        const double quotient = mantissa / scale, value = exponent ? ldexp(quotient, exponent) : quotient;
         is_finite &= fabs(value) <= DBL_MAX / (4.0 * slot_count);
         z[i < slot_count ? 2 * i : 2 * (i - slot_count) + 1] = value;
     }
@@ -343,7 +345,7 @@ ckks_status encoder_decode(double *real, double *imag, const ckks_context *conte
     if ((rc = check_scale(scale, err)) != CKKS_OK) return rc;
     crt *c = malloc(sizeof *c);
     uint64_t *limbs = malloc((level + (size_t)1) * n * sizeof *limbs);
-    double *z = malloc((size_t)2 * slot_count * sizeof *z);
+    double *z = calloc((size_t)2 * slot_count, sizeof *z);
     if (!c || !limbs || !z) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "encoder", "no memory for %u slots", slot_count);
         goto out;

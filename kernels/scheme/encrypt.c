@@ -17,7 +17,8 @@ static ckks_status check_level(const ckks_params *p, uint32_t level, ckks_error 
 }
 
 static ckks_status no_memory(ckks_error *err) {
-    return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "encryption", "no memory for noise");
+    ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "encryption", "no memory for noise");
+    return CKKS_RESOURCE_EXHAUSTED;
 }
 
 ckks_status encrypt_symmetric(uint64_t *c0, uint8_t seed[SEED_BYTES], const secret_key *sk,
@@ -130,10 +131,11 @@ ckks_status decrypt(uint64_t *plain, const secret_key *sk, const uint64_t *words
     for (uint32_t i = 0; i <= level; i++) {
         const modulus m = context_ntt(context, i)->m;
         const uint64_t *s = secret_key_evaluations(sk, i), *c0 = words + i * n, *c1 = c0 + component;
-        const uint64_t *c2 = component_count == 3 ? c1 + component : NULL;
+        const bool has_c2 = component_count == 3;
+        const uint64_t *c2 = has_c2 ? c1 + component : c1;
         uint64_t *out = plain + i * n;
         for (size_t k = 0; k < n; k++) { /* (c2 * s + c1) * s + c0 */
-            const uint64_t high = c2 ? mod_add(mod_mul(c2[k], s[k], &m), c1[k], m.value) : c1[k];
+            const uint64_t high = has_c2 ? mod_add(mod_mul(c2[k], s[k], &m), c1[k], m.value) : c1[k];
             out[k] = mod_add(mod_mul(high, s[k], &m), c0[k], m.value);
         }
     }

@@ -32,7 +32,8 @@ struct secret_key {
 /* ---- the secret ---- */
 
 static ckks_status no_memory(const char *what, ckks_error *err) {
-    return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, what, "no guarded memory for it");
+    ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, what, "no guarded memory for it");
+    return CKKS_RESOURCE_EXHAUSTED;
 }
 
 static ckks_status secret_create(secret_key **out, const ckks_context *context, ckks_error *err) {

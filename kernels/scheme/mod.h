@@ -17,15 +17,21 @@ typedef struct modulus {
     uint64_t barrett_low;
 } modulus;
 
+/* mod_correct: x for x < bound, else x - bound, where x < 2^63 and the result is below 2^63. The sign of the
+ * difference makes the mask: nothing here that a compiler would turn into a branch. */
+static inline uint64_t mod_correct(uint64_t x, uint64_t bound) {
+    const uint64_t r = x - bound;
+    return r + (bound & (uint64_t)((int64_t)r >> 63));
+}
 static inline uint64_t mod_add(uint64_t a, uint64_t b, uint64_t q) {
-    const uint64_t s = a + b;
-    return s - (q & -(uint64_t)(s >= q));
+    return mod_correct(a + b, q);
 }
 static inline uint64_t mod_sub(uint64_t a, uint64_t b, uint64_t q) {
-    return a - b + (q & -(uint64_t)(a < b));
+    const uint64_t r = a - b;
+    return r + (q & (uint64_t)((int64_t)r >> 63));
 }
 static inline uint64_t mod_negate(uint64_t a, uint64_t q) {
-    return (q - a) & -(uint64_t)(a != 0);
+    return (q - a) & (uint64_t)((int64_t)(0 - a) >> 63); /* 0 stays 0 */
 }
 
 /* mod_shoup: floor(w * 2^64 / q), for a constant w < q. Division: tables only, never on secrets. */
@@ -37,8 +43,7 @@ static inline uint64_t mod_mul_shoup_lazy(uint64_t a, uint64_t w, uint64_t w_sho
     return a * w - (uint64_t)(((uint128)a * w_shoup) >> 64) * q;
 }
 static inline uint64_t mod_mul_shoup(uint64_t a, uint64_t w, uint64_t w_shoup, uint64_t q) {
-    const uint64_t r = mod_mul_shoup_lazy(a, w, w_shoup, q);
-    return r - (q & -(uint64_t)(r >= q));
+    return mod_correct(mod_mul_shoup_lazy(a, w, w_shoup, q), q);
 }
 
 /* modulus_create: 2 < value < 2^62, odd. Divides: never of a secret. */
@@ -56,8 +61,7 @@ static inline uint64_t mod_quotient128(uint128 x, const modulus *m) {
 }
 /* mod_reduce128: any 128-bit x. The remainder of the estimate is below 2q, so one correction is enough. */
 static inline uint64_t mod_reduce128(uint128 x, const modulus *m) {
-    const uint64_t r = (uint64_t)x - mod_quotient128(x, m) * m->value;
-    return r - (m->value & -(uint64_t)(r >= m->value));
+    return mod_correct((uint64_t)x - mod_quotient128(x, m) * m->value, m->value);
 }
 /* mod_shoup_fast: the words of mod_shoup without a division, for w < q. */
 static inline uint64_t mod_shoup_fast(uint64_t w, const modulus *m) {
@@ -76,10 +80,12 @@ uint64_t mod_inverse(uint64_t a, const modulus *m);
 /* deterministic Miller-Rabin for 64-bit numbers */
 bool is_prime_u64(uint64_t candidate);
 
+/* bit_reverse mirrors the low `bits` bits of value, bits from 1 to 32; higher bits of value are 0. */
 static inline uint32_t bit_reverse(uint32_t value, uint32_t bits) {
-    uint32_t r = 0;
-    for (uint32_t i = 0; i < bits; i++) r = r << 1 | ((value >> i) & 1u);
-    return r;
+    value = (value >> 1 & 0x55555555u) | (value & 0x55555555u) << 1;
+    value = (value >> 2 & 0x33333333u) | (value & 0x33333333u) << 2;
+    value = (value >> 4 & 0x0F0F0F0Fu) | (value & 0x0F0F0F0Fu) << 4;
+    return __builtin_bswap32(value) >> (32 - bits);
 }
 
 #endif

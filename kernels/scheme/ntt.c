@@ -10,10 +10,6 @@
 
 #include <string.h>
 
-static inline uint64_t subtract_if_not_below(uint64_t x, uint64_t bound) {
-    return x - (bound & -(uint64_t)(x >= bound));
-}
-
 void ntt_forward_scalar(uint64_t *out, const uint64_t *in, const ntt_table *table) {
     const uint32_t n = 1u << table->log_n;
     const uint64_t q = table->m.value, q2 = 2 * q;
@@ -23,14 +19,14 @@ void ntt_forward_scalar(uint64_t *out, const uint64_t *in, const ntt_table *tabl
             const uint64_t w = table->forward[blocks + b], w_shoup = table->forward_shoup[blocks + b];
             uint64_t *low = out + (size_t)2 * half * b, *high = low + half;
             for (uint32_t j = 0; j < half; j++) { /* in < 4q, out < 4q */
-                const uint64_t x = subtract_if_not_below(low[j], q2);
+                const uint64_t x = mod_correct(low[j], q2);
                 const uint64_t y = mod_mul_shoup_lazy(high[j], w, w_shoup, q);
                 low[j] = x + y;
                 high[j] = x + q2 - y;
             }
         }
     }
-    for (uint32_t i = 0; i < n; i++) out[i] = subtract_if_not_below(subtract_if_not_below(out[i], q2), q);
+    for (uint32_t i = 0; i < n; i++) out[i] = mod_correct(mod_correct(out[i], q2), q);
 }
 
 /* The last stage has one root for all butterflies: 1/N goes into both of its products. */
@@ -56,7 +52,7 @@ void ntt_inverse_scalar(uint64_t *out, const uint64_t *in, const ntt_table *tabl
             uint64_t *low = out + (size_t)2 * half * b, *high = low + half;
             for (uint32_t j = 0; j < half; j++) { /* in < 2q, out < 2q */
                 const uint64_t x = low[j], y = high[j];
-                low[j] = subtract_if_not_below(x + y, q2);
+                low[j] = mod_correct(x + y, q2);
                 high[j] = mod_mul_shoup_lazy(x + q2 - y, w, w_shoup, q);
             }
         }

@@ -58,7 +58,7 @@ void sample_error(int8_t *out, size_t n, sampler *s) {
 
 void small_to_residues(uint64_t *out, const int8_t *in, size_t n, uint64_t q) {
     for (size_t i = 0; i < n; i++) {
-        const int64_t x = in[i];
+        const int64_t x = (int64_t)in[i];
         out[i] = (uint64_t)x + (q & (uint64_t)(x >> 63));
     }
 }

@@ -20,13 +20,18 @@ static void expansion_equals_the_committed_vectors(void **state) {
     int cases = 0;
     while (fgets(line, sizeof line, file)) {
         if (line[0] == '#') continue;
-        unsigned log_n, purpose, polynomial, index;
-        unsigned long long prime, expected[6];
-        char seed_text[65], digest_text[65], text[65];
-        assert_int_equal(sscanf(line, "%u %llu %64s %u %u %u %llu %llu %llu %llu %llu %llu %64s", &log_n,
-                                &prime, seed_text, &purpose, &polynomial, &index, expected, expected + 1,
-                                expected + 2, expected + 3, expected + 4, expected + 5, digest_text),
-                         13);
+        char *field[13], *rest = NULL;
+        field[0] = strtok_r(line, " \n", &rest);
+        for (int i = 1; i < 13; i++) assert_non_null(field[i] = strtok_r(NULL, " \n", &rest));
+        const uint32_t log_n = (uint32_t)strtoul(field[0], NULL, 10);
+        const uint64_t prime = strtoull(field[1], NULL, 10);
+        const char *seed_text = field[2], *digest_text = field[12];
+        const uint32_t purpose = (uint32_t)strtoul(field[3], NULL, 10);
+        const uint32_t polynomial = (uint32_t)strtoul(field[4], NULL, 10);
+        const uint32_t index = (uint32_t)strtoul(field[5], NULL, 10);
+        uint64_t expected[6];
+        for (int i = 0; i < 6; i++) expected[i] = strtoull(field[6 + i], NULL, 10);
+        char text[65];
         uint8_t seed[SEED_BYTES], digest[SHA256_BYTES];
         assert_true(hex_decode(seed, sizeof seed, seed_text));
         const uint32_t n = 1u << log_n;

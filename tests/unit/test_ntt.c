@@ -118,7 +118,7 @@ static void flint_product(uint64_t *c, const uint64_t *a, const uint64_t *b, uin
     nmod_poly_mul(z, x, y);
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t low = nmod_poly_get_coeff_ui(z, (slong)i),
-                       high = nmod_poly_get_coeff_ui(z, (slong)(i + n));
+                       high = nmod_poly_get_coeff_ui(z, (slong)i + n);
         c[i] = low >= high ? low - high : low + q - high;
     }
     nmod_poly_clear(x), nmod_poly_clear(y), nmod_poly_clear(z);
