@@ -179,7 +179,7 @@ static ckks_status slots_to_integers(double *coefficients, double *z, const ckks
 
 static void integers_to_limb(uint64_t *limb, const double *coefficients, uint32_t count, bool is_large,
                              const ntt_table *t) {
-    const uint32_t n = 1u << t->log_n, gap = n / count;
+    const uint32_t n = 1u << t->log_n, gap = n >> __builtin_ctz(count);
     const modulus m = t->m;
     if (gap > 1) memset(limb, 0, n * sizeof *limb);
     if (is_large)
