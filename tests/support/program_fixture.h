@@ -20,8 +20,6 @@
 
 #define assert_status(call, expected) assert_string_equal(ckks_status_name(call), ckks_status_name(expected))
 #define assert_ok(call)               must_at(call, #call, __FILE__, __LINE__)
-/* assert_refused: the call must return `status`; `cause` (a ckks_error that the call fills) is cleared first
- * by the caller */
 void must_at(ckks_status status, const char *what, const char *file, int line);
 
 /* ---- device, slot, keys ---- */
@@ -44,7 +42,7 @@ typedef struct program_fixture {
     device_stream *stream; /* the test's own */
 } program_fixture;
 
-/* false (after cmocka's skip()) where the device is not there */
+/* skips the test where the device is not there */
 void program_fixture_open(program_fixture *f);
 void program_fixture_close(program_fixture *f); /* asserts that every byte came back */
 /* a second device, independent of the fixture's, for ranks and mix-ups */
@@ -154,11 +152,12 @@ ckks_status fixture_weights_refresh(program_fixture *f, binding_set *set, double
 /* ---- failure injection ---- */
 
 typedef enum fault_mode { FAULT_CALL, FAULT_ASYNCHRONOUS, FAULT_ALLOCATION } fault_mode;
-/* Runs scenario(context) with the n-th call failing, for every n until one run needs fewer calls. The
- * scenario returns whether its outcome was allowed, and leaves nothing behind. Prints how many calls failed.
- */
+/* Runs scenario(context, f) again and again, with the n-th call after its fault_on failing, for every n,
+ * until one run needs fewer calls. The scenario switches off before it looks at what is left, puts the slot
+ * right and leaves nothing behind. Prints how many calls failed. */
 typedef void (*fault_scenario)(void *context, program_fixture *f);
 void fault_each(program_fixture *f, fault_mode mode, fault_scenario scenario, void *context);
+void fault_on(program_fixture *f);
 void fault_off(program_fixture *f);
 
 /* the suite's main: both orders */
