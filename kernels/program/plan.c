@@ -15,7 +15,6 @@
 
 #define BATCH_COUNT_MAX     65536u
 #define COMPONENT_COUNT_MAX 3u
-#define DEGREE_MAX          1023u
 #define STEPS_MAX           4096u
 #define FLOOD_BITS_MAX      48u
 #define TABLE_ENTRIES_MAX   65536u
@@ -192,9 +191,9 @@ static ckks_status check_polynomial(const plan *p, uint32_t index, ckks_error *e
     const plan_polynomial *v = &p->polynomials[index];
     char field[32];
     snprintf(field, sizeof field, "polynomial %u", index);
-    if (v->degree == 0 || v->degree > DEGREE_MAX)
+    if (v->degree == 0 || v->degree > CHEBYSHEV_DEGREE_MAX)
         return ckks_error_set(err, CKKS_MALFORMED, field, "degree %u: 1 to %u are possible", v->degree,
-                              DEGREE_MAX);
+                              CHEBYSHEV_DEGREE_MAX);
     for (uint32_t i = 0; i <= v->degree; i++)
         if (!isfinite(v->coefficients[i]))
             return ckks_error_set(err, CKKS_MALFORMED, field, "coefficient %u is not a number", i);
@@ -378,23 +377,27 @@ static ckks_status expect_transform(walk *w, plan_value *out, const plan_value *
     return op->with_rescale ? drop_prime(w, out) : CKKS_OK;
 }
 
-/* The polynomial's scale is what the plan says: its constants are encoded so that it is met. */
+/* The polynomial's scale is what the plan says: its constants are encoded so that it is met. Its schedule
+ * knows at which level it relinearises. */
 static ckks_status expect_chebyshev(walk *w, plan_value *out, const plan_value *a,
                                     const plan_value *declared) {
     const plan_operation *op = current(w);
+    chebyshev_plan *schedule = NULL;
+    ckks_error inner = {0};
+    uint32_t level;
     if (op->polynomial >= w->p->polynomial_count)
         return refuse(w, CKKS_MALFORMED, "polynomial %u does not exist", op->polynomial);
-    const uint32_t degree = w->p->polynomials[op->polynomial].degree, depth = chebyshev_depth(degree);
-    if (depth > a->level)
-        return refuse(w, CKKS_MALFORMED, "a polynomial of degree %u takes %u levels, value %u has %u", degree,
-                      depth, op->a, a->level);
-    out->level = a->level - depth;
+    const plan_polynomial *v = &w->p->polynomials[op->polynomial];
+    ckks_status rc = chebyshev_plan_create(&schedule, w->p->params, v->coefficients, v->degree, a->level,
+                                           a->scale, declared->scale, &inner);
+    if (rc != CKKS_OK)
+        return refuse(w, rc == CKKS_RESOURCE_EXHAUSTED ? rc : CKKS_MALFORMED, "polynomial %u: %s",
+                      op->polynomial, inner.message);
+    out->level = chebyshev_plan_level_out(schedule);
     out->scale = declared->scale;
-    if (degree > 1) {
-        const ckks_status rc = need_relinearisation(w, a->level);
-        if (rc != CKKS_OK) return rc;
-    }
-    return expect_two(w, a);
+    if (chebyshev_plan_relin_level(schedule, &level)) rc = need_relinearisation(w, level);
+    chebyshev_plan_destroy(schedule);
+    return rc == CKKS_OK ? expect_two(w, a) : rc;
 }
 
 static ckks_status expect_matrix(const walk *w, plan_value *out, const plan_value *a) {

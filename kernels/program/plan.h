@@ -91,7 +91,8 @@ typedef struct plan_polynomial {
     uint32_t degree;
 } plan_polynomial;
 
-/* clear weights [row][column], encoded per limb as round(w * scale) mod q at load */
+/* Clear weights [row][column], encoded per limb as round(w * scale) mod q at load, for the highest level of
+ * its uses: [limb][row][column]. */
 typedef struct plan_matrix {
     const double *weights;
     uint32_t row_count, column_count;

@@ -30,8 +30,10 @@ typedef struct workload_memory {
     uint64_t weights_bytes; /* encoded, on the device */
     uint64_t arena_bytes;   /* per slot: workspace */
     uint64_t arena_unshared_bytes;
-    uint64_t inputs_bytes, outputs_bytes; /* per slot, retained */
-    uint64_t staging_bytes;               /* per slot, host */
+    uint64_t inputs_bytes, outputs_bytes; /* words of all inputs, of all outputs */
+    uint64_t program_bytes;               /* per captured program, device: retained values, landing, tables */
+    uint64_t capture_bytes;               /* more, while capturing */
+    uint64_t staging_bytes;               /* per captured program, host */
     uint64_t keys_bytes;                  /* per resident key set that has exactly the required keys */
 } workload_memory;
 void workload_memory_account(const workload *w, workload_memory *out);
@@ -40,8 +42,8 @@ const ckks_context *workload_context(const workload *w);
 const plan *workload_plan(const workload *w);
 binding_set *workload_bindings(workload *w);
 
-/* workload_program_config fills what graph_program_create needs: signatures, callable, bindings, keys,
- * workspace plan. */
+/* workload_program_config fills what graph_program_create needs: signatures, callable, bindings (NULL if the
+ * plan has no weights), keys, workspace plan. Points into the workload. */
 void workload_program_config(workload *w, graph_program_config *out);
 
 /* The digest of every encoded plain and matrix, in table order, for the compiler. digests[plain_count +
@@ -49,12 +51,25 @@ void workload_program_config(workload *w, graph_program_config *out);
 void workload_digests(const workload *w, uint8_t (*digests)[32]);
 
 /*
- * workload_self_test: inputs and words in place of keys expanded from plan->self_test_seed (purpose
- * SEED_SELF_TEST; polynomial numbers: input i component c = 2i + c, then key k digit d component c = 2 *
- * (input_count + k * dnum_full + d) + c), a fixed random stream key; replays `program` and hashes the output
- * words. digest is output. CKKS_DIGEST_MISMATCH if the plan has a self test and it differs. Needs no tenant,
- * no secret. Blocks.
+ * The self test works with uniform words expanded from plan->self_test_seed (purpose SEED_SELF_TEST).
+ * Polynomial numbers: component c of the j-th input ciphertext is 2j + c, where the entries of a batch count
+ * one by one (so j = i for batches of one) and J is their total; component c of digit d of key k is
+ * 2 * (J + k * dnum_full + d) + c. Random operations take the seed as their stream key meanwhile.
+ *
+ * workload_self_test_keys: the words in place of keys, made once and shared (NULL if the plan needs none);
+ * the caller releases *out. The workload keeps them until workload_self_test_end, for the next slot.
+ * Thread-safe.
  */
+ckks_status workload_self_test_keys(workload *w, resident_keys **out, ckks_error *err);
+void workload_self_test_end(workload *w);
+
+/* workload_capture captures `program` (made from workload_program_config) with self-test inputs and keys.
+ * Blocks; errors and stages as graph_program_capture. */
+ckks_status workload_capture(workload *w, graph_program *program, int32_t warmup, ckks_error *err);
+
+/* workload_self_test replays a captured `program` on self-test inputs and keys and hashes the output words in
+ * order. digest is output. CKKS_DIGEST_MISMATCH if the plan has a self test and it differs. Needs no tenant,
+ * no secret; the held payload is then the self test's. Blocks. */
 ckks_status workload_self_test(workload *w, graph_program *program, uint8_t digest[32], ckks_error *err);
 
 #endif

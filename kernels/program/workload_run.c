@@ -1,0 +1,120 @@
+/* The callable that a graph program records: a walk over the plan's operations. */
+#include "kernels/program/workload_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ckks_status inner_sum(evaluator *ev, ckks_value *out, const ckks_value *a, const prepared_operation *o,
+                             ckks_error *err) {
+    return evaluator_inner_sum(ev, out, a, o->steps, o->step_count, err);
+}
+
+static ckks_status run_operation(evaluator *ev, const workload *w, uint32_t index, ckks_value *values,
+                                 ckks_error *err) {
+    const plan_operation *op = &w->p->operations[index];
+    const prepared_operation *o = &w->operations[index];
+    ckks_value *out = &values[op->first_output];
+    const ckks_value *a = &values[op->a];
+    switch ((plan_operation_kind)op->kind) {
+    case PLAN_ADD:
+        return evaluator_add(ev, out, a, &values[op->b], err);
+    case PLAN_SUBTRACT:
+        return evaluator_subtract(ev, out, a, &values[op->b], err);
+    case PLAN_NEGATE:
+        return evaluator_negate(ev, out, a, err);
+    case PLAN_ADD_PLAIN:
+        return evaluator_add_plain(ev, out, a, &o->plain, err);
+    case PLAN_MULTIPLY_PLAIN:
+        return evaluator_multiply_plain(ev, out, a, &o->plain, err);
+    case PLAN_ADD_CONSTANT:
+        return evaluator_add_constant(ev, out, a, op->constant, err);
+    case PLAN_MULTIPLY_CONSTANT:
+        return evaluator_multiply_constant(ev, out, a, op->constant, op->constant_scale, err);
+    case PLAN_MULTIPLY:
+        return evaluator_multiply(ev, out, a, &values[op->b], err);
+    case PLAN_SQUARE:
+        return evaluator_square(ev, out, a, err);
+    case PLAN_RELINEARISE:
+        return evaluator_relinearise(ev, out, a, o->key, op->with_rescale, err);
+    case PLAN_RESCALE:
+        return evaluator_rescale(ev, out, a, err);
+    case PLAN_DROP_LEVEL:
+        return evaluator_drop_level(ev, out, a, w->p->values[op->first_output].level, err);
+    case PLAN_ROTATE:
+    case PLAN_CONJUGATE:
+        return evaluator_apply_galois(ev, out, a, o->steps[0], err);
+    case PLAN_ROTATE_HOISTED:
+        return evaluator_rotate_hoisted(ev, out, o->rotations, a, err);
+    case PLAN_INNER_SUM:
+        return inner_sum(ev, out, a, o, err);
+    case PLAN_LINEAR_TRANSFORM:
+        return evaluator_linear_transform(ev, out, o->transform, a, err);
+    case PLAN_CHEBYSHEV:
+        return evaluator_chebyshev(ev, out, o->polynomial, a, o->key, err);
+    case PLAN_MATRIX_PRODUCT:
+        return evaluator_matrix_product(ev, out, a, o->matrix, w->p->matrices[op->matrix].row_count,
+                                        w->p->matrices[op->matrix].scale, err);
+    case PLAN_RERANDOMISE:
+        return evaluator_rerandomise(ev, out, a, o->key, op->flood_bits, err);
+    }
+    return ckks_error_set(err, CKKS_INTERNAL, "operation", "unknown operation %u", op->kind);
+}
+
+/* Inputs belong to the program; everything else goes when its last reader is enqueued. */
+static void release_dead(evaluator *ev, const workload *w, uint32_t index, ckks_value *values) {
+    const plan_operation *op = &w->p->operations[index];
+    const uint32_t operands[2] = {op->a, op->b};
+    for (uint32_t i = 0; i < op->output_count; i++)
+        if (w->last_use[op->first_output + i] == index) evaluator_release(ev, &values[op->first_output + i]);
+    for (int i = 0; i < 2; i++) {
+        const uint32_t v = operands[i];
+        if (v < w->p->input_count || v >= op->first_output || w->last_use[v] != index) continue;
+        if (values[v].words) evaluator_release(ev, &values[v]); /* a value may be both operands */
+    }
+}
+
+static ckks_status name_outputs(graph_region *region, const workload *w, uint32_t index,
+                                const ckks_value *values, ckks_error *err) {
+    const plan_operation *op = &w->p->operations[index];
+    for (uint32_t i = 0; i < w->p->output_count; i++) {
+        const uint32_t v = w->p->outputs[i];
+        if (v < op->first_output || v >= op->first_output + op->output_count) continue;
+        const ckks_status rc = graph_region_output(region, i, &values[v], err);
+        if (rc != CKKS_OK) return rc;
+    }
+    return CKKS_OK;
+}
+
+static ckks_status name_operation(ckks_status rc, const ckks_error *inner, const plan_operation *op,
+                                  uint32_t index, ckks_error *err) {
+    char field[sizeof inner->field];
+    snprintf(field, sizeof field, "operation %u (%s, %.24s)", index, plan_operation_name(op->kind),
+             op->source);
+    return ckks_error_set(err, rc, field, "%s%s%s", inner->field, inner->field[0] ? ": " : "",
+                          inner->message);
+}
+
+/* The host array of values is this run's own: slots share the workload. It is no device memory, so that a
+ * recording allows it. */
+ckks_status workload_callable(void *context, graph_region *region, const ckks_value *inputs,
+                              uint32_t input_count, ckks_error *err) {
+    const workload *w = context;
+    ckks_status rc = CKKS_OK;
+    ckks_error inner = {0};
+    CKKS_ASSERT(input_count == w->p->input_count);
+    ckks_value *values = calloc(w->p->value_count, sizeof *values);
+    if (!values) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "values", "no memory for a run");
+    memcpy(values, inputs, input_count * sizeof *values);
+    for (uint32_t k = 0; k < w->p->operation_count; k++) {
+        rc = run_operation(region->evaluator, w, k, values, &inner);
+        if (rc == CKKS_OK) rc = name_outputs(region, w, k, values, &inner);
+        if (rc != CKKS_OK) {
+            rc = name_operation(rc, &inner, &w->p->operations[k], k, err);
+            break;
+        }
+        release_dead(region->evaluator, w, k, values);
+    }
+    free(values);
+    return rc;
+}
