@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BABY_BITS_MAX 6u
-#define TERMS_MAX     ((1u << BABY_BITS_MAX) + 16u) /* of one sum: a leaf and one power per split */
-#define PRODUCTS_MAX  16u                           /* of one sum: each split halves the degree */
-#define ULP_SEARCH    4
+#define BABY_BITS_MAX  6u
+#define TERMS_MAX      ((1u << BABY_BITS_MAX) + 16u) /* of one sum: a leaf and one power per split */
+#define PRODUCTS_MAX   16u                           /* of one sum: each split halves the degree */
+#define ULP_SEARCH     4
+#define SPLIT_BITS_MAX 6u /* at most about 2^6 splits */
 
 /* relative costs for choosing the number of baby steps: a key switch, a product, a term */
 #define COST_SWITCH  10.0
@@ -304,7 +305,9 @@ ckks_status chebyshev_plan_create(chebyshev_plan **out, const ckks_params *param
         .scale_out = scale_out,
     };
     memcpy(shape.parameter_id, params->id, sizeof shape.parameter_id);
-    for (uint32_t bits = 0; bits < depth && bits <= BABY_BITS_MAX; bits++) {
+    /* few baby steps of a high degree are never best, and would pass the limit of steps */
+    for (uint32_t bits = depth > SPLIT_BITS_MAX ? depth - SPLIT_BITS_MAX : 0;
+         bits < depth && bits <= BABY_BITS_MAX; bits++) {
         chebyshev_plan *p = NULL;
         if ((rc = build(&p, &shape, params, coefficient, bits, err)) != CKKS_OK) goto out;
         if (!best || plan_cost(p) < plan_cost(best)) {

@@ -1,0 +1,225 @@
+/*
+ * Rotations, conjugation, hoisting and inner sums: each moves the slots that it says, and a hoisted rotation
+ * writes the words of a plain one.
+ */
+#include "tests/support/evaluator_fixture.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LOG_N 11u
+#define LEVEL 3u
+#define SCALE 0x1p35
+
+static evaluator_fixture f;
+static const int64_t steps[] = {1, 2, 3, -1, 7, 100, -100, 512, 1023};
+#define STEP_COUNT (sizeof steps / sizeof steps[0])
+
+static int open_fixture(void **state) {
+    (void)state;
+    key_requirement keys[STEP_COUNT + 3];
+    uint32_t count = 0;
+    for (size_t i = 0; i < STEP_COUNT; i++)
+        if (steps[i] != 1023) /* the same element as -1 */
+            keys[count++] = (key_requirement){KEY_GALOIS, galois_element_rotate(LOG_N, steps[i]), LEVEL};
+    keys[count++] = (key_requirement){KEY_GALOIS, galois_element_rotate(LOG_N, 4), LEVEL};
+    keys[count++] = (key_requirement){KEY_GALOIS, galois_element_conjugate(LOG_N), LEVEL};
+    evaluator_fixture_open(&f, fixture_context(LOG_N, LEVEL + 1, 2, 2), keys, count);
+    return 0;
+}
+static int close_fixture(void **state) {
+    (void)state;
+    evaluator_fixture_close(&f);
+    return 0;
+}
+
+static void rotated(double *out, const double *in, int64_t by) {
+    for (uint32_t i = 0; i < f.slot_count; i++) out[i] = in[((int64_t)i + by) & ((int64_t)f.slot_count - 1)];
+}
+
+static void elements_of_rotations_follow_the_powers_of_five(void **state) {
+    (void)state;
+    for (uint32_t log_n = CKKS_LOG_N_MIN; log_n <= CKKS_LOG_N_MAX; log_n++) {
+        const uint32_t n = 1u << log_n;
+        assert_int_equal(galois_element_rotate(log_n, 0), 1);
+        assert_int_equal(galois_element_rotate(log_n, 1), 5);
+        assert_int_equal(galois_element_rotate(log_n, 3), 125);
+        assert_int_equal(galois_element_rotate(log_n, n / 2), 1);
+        assert_int_equal(galois_element_rotate(log_n, -1), galois_element_rotate(log_n, n / 2 - 1));
+        assert_int_equal((uint64_t)galois_element_rotate(log_n, -1) * 5 % (2 * n), 1);
+        assert_int_equal(galois_element_conjugate(log_n), 2 * n - 1);
+    }
+}
+
+typedef struct rotation {
+    ckks_value a;
+    galois_step step;
+    const hoisted_rotations *hoisted;
+    galois_step list[16];
+    uint32_t count;
+} rotation;
+
+static ckks_status run_plain(void *context, evaluator *ev, ckks_value *out, ckks_error *err) {
+    const rotation *t = context;
+    return evaluator_apply_galois(ev, out, &t->a, t->step, err);
+}
+static ckks_status run_hoisted(void *context, evaluator *ev, ckks_value *out, ckks_error *err) {
+    const rotation *t = context;
+    return evaluator_rotate_hoisted(ev, out, t->hoisted, &t->a, err);
+}
+static ckks_status run_inner_sum(void *context, evaluator *ev, ckks_value *out, ckks_error *err) {
+    const rotation *t = context;
+    return evaluator_inner_sum(ev, out, &t->a, t->list, t->count, err);
+}
+
+static void a_rotation_moves_slots_to_the_left(void **state) {
+    (void)state;
+    double *a = evaluator_fixture_slots(&f, 1, 1), *expected = evaluator_fixture_slots(&f, 1, 0);
+    double worst = 0;
+    for (uint32_t level = 0; level <= LEVEL; level++) /* keys of the top level serve every lower one */
+        for (size_t i = 0; i < STEP_COUNT; i++) {
+            host_value v;
+            rotation t = {.a = evaluator_fixture_encrypt(&f, a, NULL, 1, level, SCALE),
+                          .step = evaluator_fixture_rotation(&f, steps[i])};
+            assert_int_equal(evaluator_fixture_run(&f, &v, 1, run_plain, &t, NULL), CKKS_OK);
+            rotated(expected, a, steps[i]);
+            worst = fmax(worst, evaluator_fixture_error(&f, &v, expected, NULL));
+            host_value_free(&v);
+        }
+    const double bound = evaluator_fixture_bound(&f, SCALE, 2);
+    print_message("error 2^%.1f, bound 2^%.1f\n", log2(worst), log2(bound));
+    assert_true(worst < bound);
+    free(a);
+    free(expected);
+}
+
+static void conjugation_negates_imaginary_parts(void **state) {
+    (void)state;
+    double *re = evaluator_fixture_slots(&f, 2, 1), *im = evaluator_fixture_slots(&f, 2, 1);
+    host_value v;
+    const uint32_t g = galois_element_conjugate(LOG_N);
+    rotation t = {.a = evaluator_fixture_encrypt(&f, re, im, 2, LEVEL, SCALE),
+                  .step = {g, evaluator_fixture_key(&f, KEY_GALOIS, g)}};
+    assert_int_equal(evaluator_fixture_run(&f, &v, 1, run_plain, &t, NULL), CKKS_OK);
+    for (uint32_t i = 0; i < 2 * f.slot_count; i++) im[i] = -im[i];
+    assert_true(evaluator_fixture_error(&f, &v, re, im) < evaluator_fixture_bound(&f, SCALE, 2));
+    host_value_free(&v);
+    free(re);
+    free(im);
+}
+
+/* identity steps and repeated ones are part of the list */
+static void hoisted_rotations_write_the_words_of_plain_ones(void **state) {
+    (void)state;
+    const int64_t by[] = {0, 1, 2, 3, -1, 7, 0, 100, -100, 512, 1};
+    const uint32_t count = sizeof by / sizeof by[0];
+    rotation t = {0};
+    hoisted_rotations *h = NULL;
+    double *a = evaluator_fixture_slots(&f, 2, 1);
+    for (uint32_t i = 0; i < count; i++) t.list[i] = evaluator_fixture_rotation(&f, by[i]);
+    assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, t.list, count, NULL), CKKS_OK);
+    t.hoisted = h;
+    for (uint32_t level = 0; level <= LEVEL; level++)
+        for (uint32_t batch = 1; batch <= 2; batch++) {
+            host_value all[16], one;
+            t.a = evaluator_fixture_encrypt(&f, a, NULL, batch, level, SCALE);
+            assert_int_equal(evaluator_fixture_run(&f, all, count, run_hoisted, &t, NULL), CKKS_OK);
+            for (uint32_t i = 0; i < count; i++) {
+                t.step = t.list[i];
+                assert_int_equal(evaluator_fixture_run(&f, &one, 1, run_plain, &t, NULL), CKKS_OK);
+                assert_memory_equal(&one.signature, &all[i].signature, sizeof one.signature);
+                assert_memory_equal(one.words, all[i].words, one.signature.bytes);
+                host_value_free(&one);
+                host_value_free(&all[i]);
+            }
+        }
+    hoisted_rotations_destroy(h);
+    free(a);
+}
+
+static void hoisting_launches_do_not_grow_with_the_steps(void **state) {
+    (void)state;
+    uint32_t nodes[2];
+    double *a = evaluator_fixture_slots(&f, 1, 1);
+    for (uint32_t round = 0; round < 2; round++) {
+        rotation t = {.a = evaluator_fixture_encrypt(&f, a, NULL, 1, LEVEL, SCALE)};
+        const uint32_t count = round ? 9 : 1;
+        hoisted_rotations *h = NULL;
+        host_value all[9];
+        for (uint32_t i = 0; i < count; i++) t.list[i] = evaluator_fixture_rotation(&f, steps[i]);
+        assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, t.list, count, NULL), CKKS_OK);
+        t.hoisted = h;
+        assert_int_equal(evaluator_fixture_run(&f, all, count, run_hoisted, &t, NULL), CKKS_OK);
+        nodes[round] = f.node_count;
+        for (uint32_t i = 0; i < count; i++) host_value_free(&all[i]);
+        hoisted_rotations_destroy(h);
+    }
+    print_message("%u launches\n", nodes[0]);
+    assert_int_equal(nodes[0], nodes[1]);
+    free(a);
+}
+
+static void an_inner_sum_adds_runs_of_slots(void **state) {
+    (void)state;
+    double *a = evaluator_fixture_slots(&f, 2, 1), *expected = evaluator_fixture_slots(&f, 2, 0);
+    host_value v;
+    rotation t = {.a = evaluator_fixture_encrypt(&f, a, NULL, 2, LEVEL, SCALE), .count = 3};
+    for (uint32_t i = 0; i < 3; i++) t.list[i] = evaluator_fixture_rotation(&f, 1 << i);
+    assert_int_equal(evaluator_fixture_run(&f, &v, 1, run_inner_sum, &t, NULL), CKKS_OK);
+    for (uint32_t b = 0; b < 2; b++)
+        for (uint32_t i = 0; i < f.slot_count; i++)
+            for (uint32_t k = 0; k < 8; k++)
+                expected[b * f.slot_count + i] += a[b * f.slot_count + (i + k) % f.slot_count];
+    const double error = evaluator_fixture_error(&f, &v, expected, NULL);
+    const double bound = evaluator_fixture_bound(&f, SCALE, 8 + 7);
+    print_message("sum of 8: error 2^%.1f, bound 2^%.1f\n", log2(error), log2(bound));
+    assert_true(error < bound);
+    host_value_free(&v);
+    free(a);
+    free(expected);
+}
+
+static void impossible_steps_are_refused(void **state) {
+    (void)state;
+    double *a = evaluator_fixture_slots(&f, 1, 1);
+    rotation t = {.a = evaluator_fixture_encrypt(&f, a, NULL, 1, LEVEL, SCALE)};
+    host_value v;
+    ckks_error err = {0};
+    hoisted_rotations *h = NULL;
+    const galois_step bad[] = {{4, 0}, {(2u << LOG_N) + 1, 0}, {0, 0}};
+    for (size_t i = 0; i < 3; i++) {
+        t.step = bad[i];
+        assert_int_equal(evaluator_fixture_run(&f, &v, 1, run_plain, &t, NULL), CKKS_INVALID_ARGUMENT);
+        assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, &bad[i], 1, NULL),
+                         CKKS_INVALID_ARGUMENT);
+        assert_null(h);
+    }
+    t.step = (galois_step){5, f.key_count};
+    assert_int_equal(evaluator_fixture_run(&f, &v, 1, run_plain, &t, &err), CKKS_KEY_MISSING);
+    assert_string_equal(err.field, "step");
+    assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, &t.step, 1, NULL), CKKS_OK);
+    t.hoisted = h;
+    err = (ckks_error){0};
+    assert_int_equal(evaluator_fixture_run(&f, &v, 1, run_hoisted, &t, &err), CKKS_KEY_MISSING);
+    hoisted_rotations_destroy(h);
+    assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, NULL, 0, NULL),
+                     CKKS_INVALID_ARGUMENT);
+    free(a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(elements_of_rotations_follow_the_powers_of_five),
+        cmocka_unit_test(a_rotation_moves_slots_to_the_left),
+        cmocka_unit_test(conjugation_negates_imaginary_parts),
+        cmocka_unit_test(hoisted_rotations_write_the_words_of_plain_ones),
+        cmocka_unit_test(hoisting_launches_do_not_grow_with_the_steps),
+        cmocka_unit_test(an_inner_sum_adds_runs_of_slots),
+        cmocka_unit_test(impossible_steps_are_refused),
+    };
+    return cmocka_run_group_tests(tests, open_fixture, close_fixture);
+}
