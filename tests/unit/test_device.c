@@ -312,6 +312,16 @@ static void memory_account_follows_every_allocation(void **state) {
     device_close(dev);
 }
 
+/* the sanitizers' allocators otherwise end the process */
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
+const char *__asan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+const char *__tsan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+
 static void memory_that_the_system_lacks_is_refused_and_not_accounted(void **state) {
     (void)state;
     device *dev;
