@@ -1,0 +1,101 @@
+/*
+ * The original model in the clear: nodes evaluated in order, one row at a time, in binary64.
+ */
+#include "client/compile/lower.h"
+#include "client/compile/model.h"
+#include "client/compile/operator.h"
+
+#include <math.h>
+
+static ckks_status evaluate_node(const onnx_model *m, const model_node *node, bool scores_only, tensor *values,
+                                 arena *memory, ckks_error *err) {
+    evaluation e = {.model = m, .node = node, .memory = memory, .scores_only = scores_only};
+    if (!node->op) return CKKS_OK;
+    e.count_max = TENSOR_ELEMENTS_MAX;
+    for (uint32_t k = 0; k < node->input_count; k++) {
+        if (node->inputs[k] == MODEL_NONE) continue;
+        e.in[k] = &values[node->inputs[k]];
+        if (!e.in[k]->data) return CKKS_OK; /* depends on something unknown */
+        if (!m->values[node->inputs[k]].constant.data) e.count_max = MODEL_ROW_MAX;
+    }
+    for (uint32_t k = 0; k < node->output_count; k++) e.out[k] = &values[node->outputs[k]];
+    return node->op->evaluate(&e, err);
+}
+
+ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_only, tensor *values,
+                           arena *scratch, ckks_error *err) {
+    for (uint32_t i = 0; i < m->value_count; i++) values[i] = m->values[i].constant;
+    tensor *input = &values[m->input];
+    *input = m->input_shape;
+    input->data = arena_take(scratch, input->count, sizeof *input->data);
+    if (!input->data) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
+    for (uint32_t i = 0; i < input->count; i++) input->data[i] = row[i];
+    for (uint32_t n = 0; n < m->node_count; n++) {
+        if (scores_only && values[m->score_value].data) break;
+        if (values[m->nodes[n].outputs[0]].data) continue; /* a folded constant */
+        const ckks_status rc = evaluate_node(m, &m->nodes[n], scores_only, values, scratch, err);
+        if (rc != CKKS_OK) return rc;
+    }
+    return CKKS_OK;
+}
+
+/* where the scores are is known only after lowering: refusals stay in the model */
+static ckks_status find_scores(onnx_model *m, ckks_error *err) {
+    arena memory = {0};
+    lowered_model lowered;
+    const ckks_status rc = model_lower(&lowered, m, &memory, err);
+    arena_fini(&memory);
+    return rc;
+}
+
+ckks_status onnx_model_parse(onnx_model **out, const void *bytes, size_t size, ckks_error *err) {
+    onnx_model *m;
+    *out = NULL;
+    ckks_status rc = model_read(&m, bytes, size, err);
+    if (rc == CKKS_OK) rc = find_scores(m, err);
+    if (rc == CKKS_OK)
+        *out = m;
+    else
+        onnx_model_destroy(m);
+    return rc;
+}
+
+ckks_status onnx_model_load(onnx_model **out, const char *path, ckks_error *err) {
+    onnx_model *m;
+    *out = NULL;
+    ckks_status rc = model_read_file(&m, path, err);
+    if (rc == CKKS_OK) rc = find_scores(m, err);
+    if (rc == CKKS_OK)
+        *out = m;
+    else
+        onnx_model_destroy(m);
+    return rc;
+}
+
+uint32_t onnx_model_score_count(const onnx_model *model) {
+    return model->values[model->score_value].sample.count;
+}
+
+ckks_status onnx_interpret(double *scores, const onnx_model *model, const double *rows, uint64_t row_count,
+                           ckks_error *err) {
+    arena scratch = {0};
+    ckks_status rc = CKKS_OK;
+    const uint32_t score_count = onnx_model_score_count(model);
+    for (uint64_t r = 0; r < row_count && rc == CKKS_OK; r++) {
+        arena_reset(&scratch);
+        tensor *values = arena_take(&scratch, model->value_count, sizeof *values);
+        if (!values) {
+            rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
+            break;
+        }
+        rc = model_evaluate(model, rows + r * model->input_shape.count, true, values, &scratch, err);
+        for (uint32_t i = 0; i < score_count && rc == CKKS_OK; i++) {
+            scores[r * score_count + i] = values[model->score_value].data[i];
+            if (!isfinite(scores[r * score_count + i]))
+                rc = ckks_error_set(err, CKKS_OUT_OF_RANGE, "row", "row %llu: score %u is not finite",
+                                    (unsigned long long)r, i);
+        }
+    }
+    arena_fini(&scratch);
+    return rc;
+}

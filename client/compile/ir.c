@@ -1,0 +1,221 @@
+#include "client/compile/ir.h"
+
+#include <math.h>
+#include <string.h>
+
+#define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the compiler's graph")
+
+const char *ir_function_name(ir_function function) {
+    switch (function) {
+    case IR_RELU: return "relu";
+    case IR_SIGMOID: return "sigmoid";
+    case IR_TANH: return "tanh";
+    case IR_SILU: return "silu";
+    }
+    return "";
+}
+
+double ir_function_value(ir_function function, double x) {
+    switch (function) {
+    case IR_RELU: return x > 0 ? x : 0;
+    case IR_SIGMOID: return 1 / (1 + exp(-x));
+    case IR_TANH: return tanh(x);
+    case IR_SILU: return x / (1 + exp(-x));
+    }
+    return x;
+}
+
+void ir_init(ir_graph *g, arena *memory) {
+    *g = (ir_graph){.memory = memory};
+}
+
+ckks_status ir_append(uint32_t *out, ir_graph *g, const ir_node *node, ckks_error *err) {
+    if (g->count == g->capacity) {
+        const uint32_t capacity = g->capacity ? 2 * g->capacity : 16;
+        ir_node *grown = capacity <= IR_NODES_MAX ? arena_take(g->memory, capacity, sizeof *grown) : NULL;
+        if (!grown) return NO_MEMORY(err);
+        if (g->count) memcpy(grown, g->nodes, g->count * sizeof *grown);
+        g->nodes = grown, g->capacity = capacity;
+    }
+    g->nodes[g->count] = *node;
+    *out = g->count++;
+    return CKKS_OK;
+}
+
+ckks_status ir_linear(uint32_t *out, ir_graph *g, uint32_t from, const sparse *matrix, const double *bias,
+                      const char *source, ckks_error *err) {
+    ir_node node = {.kind = IR_LINEAR, .count = matrix->row_count, .source = source, .term_count = 1};
+    CKKS_ASSERT(matrix->column_count == g->nodes[from].count);
+    node.terms = arena_take(g->memory, 1, sizeof *node.terms);
+    node.bias = arena_take(g->memory, node.count, sizeof *node.bias);
+    if (!node.terms || !node.bias) return NO_MEMORY(err);
+    node.terms[0] = (ir_term){from, matrix};
+    if (bias) memcpy(node.bias, bias, node.count * sizeof *bias);
+    return ir_append(out, g, &node, err);
+}
+
+void ir_count_uses(ir_graph *g) {
+    for (uint32_t i = 0; i < g->count; i++) g->nodes[i].use_count = 0;
+    g->nodes[g->output].use_count = 1;
+    for (uint32_t i = g->count; i-- > 0;) {
+        const ir_node *n = &g->nodes[i];
+        if (!n->use_count) continue;
+        for (uint32_t t = 0; t < n->term_count; t++) g->nodes[n->terms[t].from].use_count++;
+        if (n->kind == IR_PRODUCT || n->kind == IR_ACTIVATION || n->kind == IR_POLYNOMIAL) g->nodes[n->a].use_count++;
+        if (n->kind == IR_PRODUCT && n->b != n->a) g->nodes[n->b].use_count++;
+    }
+}
+
+/* ---- folding ---- */
+
+/* node += matrix * (what `inner` computes) */
+static ckks_status absorb(ir_graph *g, ir_node *node, const sparse *matrix, const ir_node *inner, ckks_error *err) {
+    ir_term *terms = arena_take(g->memory, (uint64_t)node->term_count + inner->term_count, sizeof *terms);
+    if (!terms) return NO_MEMORY(err);
+    memcpy(terms, node->terms, node->term_count * sizeof *terms);
+    for (uint32_t t = 0; t < inner->term_count; t++) {
+        sparse *product;
+        const ckks_status rc = sparse_multiply(&product, g->memory, matrix, inner->terms[t].matrix, err);
+        if (rc != CKKS_OK) return rc;
+        terms[node->term_count + t] = (ir_term){inner->terms[t].from, product};
+    }
+    sparse_apply_add(node->bias, matrix, inner->bias);
+    node->terms = terms;
+    node->term_count += inner->term_count;
+    return CKKS_OK;
+}
+
+static ckks_status merge_terms(ir_graph *g, ir_node *node, ckks_error *err) {
+    for (uint32_t a = 0; a < node->term_count; a++)
+        for (uint32_t b = a + 1; b < node->term_count;) {
+            sparse *sum;
+            if (node->terms[a].from != node->terms[b].from) {
+                b++;
+                continue;
+            }
+            const ckks_status rc = sparse_add(&sum, g->memory, node->terms[a].matrix, node->terms[b].matrix, err);
+            if (rc != CKKS_OK) return rc;
+            node->terms[a].matrix = sum;
+            node->terms[b] = node->terms[--node->term_count];
+        }
+    return CKKS_OK;
+}
+
+ckks_status ir_fold(ir_graph *g, ckks_error *err) {
+    ir_count_uses(g);
+    for (uint32_t i = 0; i < g->count; i++) {
+        ir_node *node = &g->nodes[i];
+        if (node->kind != IR_LINEAR || !node->use_count) continue;
+        ckks_status rc = merge_terms(g, node, err);
+        for (uint32_t t = 0; t < node->term_count && rc == CKKS_OK;) {
+            const ir_term term = node->terms[t];
+            const ir_node *inner = &g->nodes[term.from];
+            if (inner->kind != IR_LINEAR || inner->use_count != 1) {
+                t++;
+                continue;
+            }
+            node->terms[t] = node->terms[--node->term_count];
+            rc = absorb(g, node, term.matrix, inner, err);
+        }
+        if (rc == CKKS_OK) rc = merge_terms(g, node, err);
+        if (rc != CKKS_OK) return rc;
+    }
+    ir_count_uses(g);
+    return CKKS_OK;
+}
+
+/* ---- peeling ---- */
+
+/* the only user of the input, if it is elementwise affine and not the output; else NULL */
+static ir_node *leading_affine(ir_graph *g, uint32_t input, double *diagonal, uint32_t *number) {
+    ir_node *found = NULL;
+    if (g->nodes[input].use_count != 1) return NULL;
+    for (uint32_t i = input + 1; i < g->count && !found; i++) {
+        ir_node *n = &g->nodes[i];
+        if (n->use_count && n->kind == IR_LINEAR && n->term_count == 1 && n->terms[0].from == input) found = n, *number = i;
+    }
+    if (!found || *number == g->output || !sparse_diagonal(diagonal, found->terms[0].matrix)) return NULL;
+    for (uint32_t i = 0; i < found->count; i++)
+        if (diagonal[i] == 0) return NULL;
+    return found;
+}
+
+ckks_status ir_peel(ir_graph *g, ir_preprocess *out, ckks_error *err) {
+    const uint32_t count = g->nodes[0].count;
+    uint32_t number = 0;
+    double *diagonal = arena_take(g->memory, count, sizeof *diagonal);
+    *out = (ir_preprocess){0};
+    out->offset = arena_take(g->memory, count, sizeof *out->offset);
+    out->scale = arena_take(g->memory, count, sizeof *out->scale);
+    if (!diagonal || !out->offset || !out->scale) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < count; i++) out->scale[i] = 1;
+    ir_count_uses(g);
+    for (ir_node *n; (n = leading_affine(g, 0, diagonal, &number));) {
+        out->is_present = true;
+        /* d ((x - o) s) + b = (x - (o - b / (d s))) (d s) */
+        for (uint32_t i = 0; i < count; i++) {
+            out->scale[i] *= diagonal[i];
+            out->offset[i] -= n->bias[i] / out->scale[i];
+        }
+        for (uint32_t i = 0; i < g->count; i++) {
+            ir_node *user = &g->nodes[i];
+            for (uint32_t t = 0; t < user->term_count; t++)
+                if (user->terms[t].from == number) user->terms[t].from = 0;
+            if (user->kind == IR_PRODUCT && user->b == number) user->b = 0;
+            if ((user->kind == IR_PRODUCT || user->kind == IR_ACTIVATION) && user->a == number) user->a = 0;
+        }
+        ir_count_uses(g);
+    }
+    return CKKS_OK;
+}
+
+/* ---- running ---- */
+
+ckks_status ir_run_init(ir_run *run, const ir_graph *g, arena *memory, ckks_error *err) {
+    run->values = arena_take(memory, g->count, sizeof *run->values);
+    if (!run->values) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < g->count; i++) {
+        run->values[i] = arena_take(memory, g->nodes[i].use_count ? g->nodes[i].count : 0, sizeof **run->values);
+        if (!run->values[i]) return NO_MEMORY(err);
+    }
+    return CKKS_OK;
+}
+
+/* Clenshaw */
+static double chebyshev_value(const double *c, uint32_t degree, double t) {
+    double b1 = 0, b2 = 0;
+    for (uint32_t k = degree; k >= 1; k--) {
+        const double b0 = c[k] + 2 * t * b1 - b2;
+        b2 = b1, b1 = b0;
+    }
+    return c[0] + t * b1 - b2;
+}
+
+static double node_value(const ir_node *n, double *const *values, uint32_t i) {
+    switch (n->kind) {
+    case IR_PRODUCT: return values[n->a][i] * values[n->b][i];
+    case IR_ACTIVATION: return ir_function_value(n->function, values[n->a][i]);
+    default: return chebyshev_value(n->coefficients, n->degree, values[n->a][i]);
+    }
+}
+
+ckks_status ir_run_row(ir_run *run, const ir_graph *g, const double *row, ckks_error *err) {
+    for (uint32_t k = 0; k < g->count; k++) {
+        const ir_node *n = &g->nodes[k];
+        double *y = run->values[k];
+        if (!n->use_count) continue;
+        if (n->kind == IR_INPUT) {
+            memcpy(y, row, n->count * sizeof *y);
+        } else if (n->kind == IR_LINEAR) {
+            memcpy(y, n->bias, n->count * sizeof *y);
+            for (uint32_t t = 0; t < n->term_count; t++)
+                sparse_apply_add(y, n->terms[t].matrix, run->values[n->terms[t].from]);
+        } else {
+            for (uint32_t i = 0; i < n->count; i++) y[i] = node_value(n, run->values, i);
+        }
+        for (uint32_t i = 0; i < n->count; i++)
+            if (!isfinite(y[i]))
+                return ckks_error_set(err, CKKS_OUT_OF_RANGE, n->source, "element %u is not finite on a calibration row", i);
+    }
+    return CKKS_OK;
+}

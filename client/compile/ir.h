@@ -1,0 +1,82 @@
+/*
+ * The compiler's own graph: values are vectors (flattened tensors of one row), operators are few. Nodes are in
+ * order: a node refers to earlier ones only.
+ *
+ *   INPUT       the encrypted input vector
+ *   LINEAR      sum over terms of matrix * value, plus bias
+ *   PRODUCT     a[i] * b[i]; a square when a == b
+ *   ACTIVATION  f(a[i]), exact
+ *   POLYNOMIAL  p(a[i]), Chebyshev series on [-1, 1]: what an activation becomes
+ */
+#ifndef CKKS_COMPILE_IR_H
+#define CKKS_COMPILE_IR_H
+
+#include "client/compile/sparse.h"
+
+#define IR_NODES_MAX 65536u
+
+typedef enum ir_kind { IR_INPUT = 1, IR_LINEAR, IR_PRODUCT, IR_ACTIVATION, IR_POLYNOMIAL } ir_kind;
+
+typedef enum ir_function { IR_RELU = 1, IR_SIGMOID, IR_TANH, IR_SILU } ir_function;
+const char *ir_function_name(ir_function function);
+double ir_function_value(ir_function function, double x);
+
+typedef struct ir_term {
+    uint32_t from; /* node */
+    const sparse *matrix;
+} ir_term;
+
+typedef struct ir_node {
+    ir_kind kind;
+    uint32_t count;     /* elements */
+    const char *source; /* the ONNX node it came from */
+    uint32_t term_count;
+    ir_term *terms;       /* LINEAR */
+    double *bias;         /* LINEAR: [count] */
+    uint32_t a, b;        /* PRODUCT; a: ACTIVATION, POLYNOMIAL */
+    ir_function function; /* ACTIVATION, POLYNOMIAL */
+    uint32_t degree;      /* POLYNOMIAL */
+    double *coefficients; /* POLYNOMIAL: [degree + 1] */
+    double polynomial_error;       /* POLYNOMIAL: largest on its interval */
+    double interval_low, interval_high; /* POLYNOMIAL: where it holds, before normalisation */
+    double minimum, maximum;       /* observed on the calibration rows, over all elements */
+    uint32_t use_count; /* by live nodes, plus one for the output; 0 = dead. Set by ir_count_uses. */
+} ir_node;
+
+typedef struct ir_graph {
+    arena *memory;
+    ir_node *nodes;
+    uint32_t count, capacity;
+    uint32_t output; /* node */
+} ir_graph;
+
+void ir_init(ir_graph *g, arena *memory);
+/* ir_append copies *node to the end; its number in *out. */
+ckks_status ir_append(uint32_t *out, ir_graph *g, const ir_node *node, ckks_error *err);
+/* ir_linear appends matrix * from + bias (NULL = none, else copied). */
+ckks_status ir_linear(uint32_t *out, ir_graph *g, uint32_t from, const sparse *matrix, const double *bias,
+                      const char *source, ckks_error *err);
+/* ir_count_uses marks what the output needs. */
+void ir_count_uses(ir_graph *g);
+
+/* ir_fold merges linear nodes into linear nodes, never across a value that something else uses as well, and
+ * terms of one node that read the same value. */
+ckks_status ir_fold(ir_graph *g, ckks_error *err);
+
+/* Leading affine steps: input' = (raw - offset) * scale, taken by the client. offset and scale are [count]. */
+typedef struct ir_preprocess {
+    bool is_present;
+    double *offset, *scale;
+} ir_preprocess;
+/* ir_peel removes elementwise affine nodes that alone use the input, and says what the client does instead. */
+ckks_status ir_peel(ir_graph *g, ir_preprocess *out, ckks_error *err);
+
+/* A run of the graph on clear vectors: values[node] has the node's count. */
+typedef struct ir_run {
+    double **values;
+} ir_run;
+ckks_status ir_run_init(ir_run *run, const ir_graph *g, arena *memory, ckks_error *err);
+/* ir_run_row evaluates one input row through every live node. CKKS_OUT_OF_RANGE if a value is not finite. */
+ckks_status ir_run_row(ir_run *run, const ir_graph *g, const double *row, ckks_error *err);
+
+#endif

@@ -1,0 +1,137 @@
+/*
+ * The walk over the ONNX graph, and what its outputs say about the client's part.
+ */
+#include "client/compile/lower.h"
+
+#include "client/compile/operator.h"
+
+#include <string.h>
+
+ckks_status lower_refuse(lowering *l, const model_node *node, const char *reason, const char *way_out,
+                         ckks_error *err) {
+    return model_refuse(l->model, node, reason, way_out, err);
+}
+
+void lower_pass(lowering *l, const model_node *node) {
+    l->symbols[node->outputs[0]] = l->symbols[node->inputs[0]];
+}
+
+ckks_status lower_linear(lowering *l, const model_node *node, uint32_t from, const sparse *matrix,
+                         const double *bias, ckks_error *err) {
+    uint32_t made;
+    const ckks_status rc = ir_linear(&made, l->graph, from, matrix, bias, node->label, err);
+    if (rc == CKKS_OK) l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = made};
+    return rc;
+}
+
+ckks_status lower_append(lowering *l, const model_node *node, ir_node *made, ckks_error *err) {
+    uint32_t number;
+    made->source = node->label;
+    const ckks_status rc = ir_append(&number, l->graph, made, err);
+    if (rc == CKKS_OK) l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = number};
+    return rc;
+}
+
+/* backwards: a value is final unless an operator that must run encrypted uses it */
+static void find_final(lowering *l) {
+    const onnx_model *m = l->model;
+    memset(l->is_final, 1, m->value_count);
+    for (uint32_t n = m->node_count; n-- > 0;) {
+        const model_node *node = &m->nodes[n];
+        bool is_client = node->op && node->op->is_after_scores;
+        for (uint32_t k = 0; k < node->output_count; k++) is_client = is_client && l->is_final[node->outputs[k]];
+        for (uint32_t k = 0; !is_client && k < node->input_count; k++)
+            if (node->inputs[k] != MODEL_NONE) l->is_final[node->inputs[k]] = 0;
+    }
+}
+
+static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *err) {
+    bool is_constant = true, is_client = false;
+    if (!node->op) return CKKS_OK;
+    for (uint32_t k = 0; k < node->input_count; k++) {
+        if (node->inputs[k] == MODEL_NONE) continue;
+        const symbol_kind kind = lower_symbol(l, node, k)->kind;
+        if (kind == SYMBOL_UNKNOWN) return CKKS_OK;
+        is_constant = is_constant && kind == SYMBOL_CONSTANT;
+        is_client = is_client || kind == SYMBOL_CLIENT;
+    }
+    if (is_constant) {
+        for (uint32_t k = 0; k < node->output_count; k++) l->symbols[node->outputs[k]].kind = SYMBOL_CONSTANT;
+        return CKKS_OK;
+    }
+    if (is_client && !node->op->is_after_scores)
+        return lower_refuse(l, node, "it comes after a step that only the client can compute (softmax, label)",
+                            "end the model at the scores and apply the rest to the decrypted result", err);
+    return node->op->lower(l, node, err);
+}
+
+static bool steps_merge(client_steps *into, const client_steps *from) {
+    if (into->link && from->link && into->link != from->link) return false;
+    if (!into->link) into->link = from->link;
+    into->has_label = into->has_label || from->has_label;
+    if (!into->label_count) {
+        into->label_count = from->label_count;
+        into->labels = from->labels;
+        into->label_numbers = from->label_numbers;
+    }
+    return true;
+}
+
+/* A model that ends in one sigmoid is a classifier of two classes. */
+static void complete_steps(client_steps *steps, uint32_t score_count) {
+    if (score_count == 1) {
+        steps->is_binary = steps->link == POST_SIGMOID;
+        steps->threshold = 0.5;
+        steps->has_label = steps->is_binary;
+    }
+}
+
+static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *err) {
+    onnx_model *m = l->model;
+    bool is_found = false;
+    for (uint32_t i = 0; i < m->output_count; i++) {
+        const uint32_t value = m->outputs[i];
+        const symbol *s = &l->symbols[value];
+        if (s->kind == SYMBOL_UNKNOWN || s->kind == SYMBOL_CONSTANT) continue;
+        const model_node *node = m->values[value].producer == MODEL_NONE ? NULL : &m->nodes[m->values[value].producer];
+        if (!is_found) {
+            is_found = true;
+            out->graph.output = s->node;
+            m->score_value = s->kind == SYMBOL_CLIENT ? s->score_value : value;
+        }
+        const bool is_same = out->graph.output == s->node && steps_merge(&out->steps, &s->steps);
+        if (is_same) continue;
+        if (!node)
+            return ckks_error_set(err, CKKS_UNSUPPORTED, m->values[value].name, "the input is an output as well");
+        const ckks_status rc = lower_refuse(l, node, "a second output that does not come from the same scores",
+                                            "keep one output, or concatenate before export", err);
+        if (rc != CKKS_OK) return rc;
+    }
+    const ckks_status rc = model_refusal_status(m, err);
+    if (rc != CKKS_OK) return rc;
+    if (!is_found || l->graph->nodes[out->graph.output].kind == IR_INPUT)
+        return ckks_error_set(err, CKKS_UNSUPPORTED, m->proto->graph->output[0]->name,
+                              "nothing is computed from the input");
+    complete_steps(&out->steps, l->graph->nodes[out->graph.output].count);
+    return CKKS_OK;
+}
+
+ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ckks_error *err) {
+    lowering l = {.model = model, .memory = memory, .graph = &out->graph};
+    const ir_node input = {.kind = IR_INPUT, .count = model->input_shape.count, .source = model->values[model->input].name};
+    uint32_t number;
+    ckks_status rc;
+    *out = (lowered_model){0};
+    ir_init(&out->graph, memory);
+    l.symbols = arena_take(memory, model->value_count, sizeof *l.symbols);
+    l.is_final = arena_take(memory, model->value_count, 1);
+    if (!l.symbols || !l.is_final) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the graph");
+    find_final(&l);
+    if ((rc = ir_append(&number, &out->graph, &input, err)) != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < model->value_count; i++)
+        if (model->values[i].constant.data) l.symbols[i].kind = SYMBOL_CONSTANT;
+    l.symbols[model->input] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = number};
+    for (uint32_t n = 0; n < model->node_count; n++)
+        if ((rc = lower_node(&l, &model->nodes[n], err)) != CKKS_OK) return rc;
+    return lower_outputs(out, &l, err);
+}

@@ -1,0 +1,79 @@
+/*
+ * From ONNX nodes to the compiler's graph. Each ONNX value has a symbol: what it is while the graph is walked.
+ */
+#ifndef CKKS_COMPILE_LOWER_H
+#define CKKS_COMPILE_LOWER_H
+
+#include "client/compile/ir.h"
+#include "client/compile/model.h"
+
+typedef enum symbol_kind {
+    SYMBOL_UNKNOWN = 0, /* depends on something refused */
+    SYMBOL_CONSTANT,
+    SYMBOL_ENCRYPTED, /* node of the graph */
+    SYMBOL_CLIENT,    /* computed by the client from the scores */
+} symbol_kind;
+
+/* package.proto's kinds */
+enum { POST_NONE = 0, POST_AFFINE = 1, POST_SOFTMAX = 2, POST_SIGMOID = 3, POST_ARGMAX = 4, POST_LABEL_MAP = 5,
+       POST_BINARY = 6, POST_SOFTMAX_ZERO = 7, POST_PROBIT = 8 };
+
+/* What the client does with the scores: a link function, then a label. */
+typedef struct client_steps {
+    uint32_t link; /* POST_* or POST_NONE */
+    bool has_label;
+    bool is_binary; /* one score against a threshold (after the link), else the largest */
+    double threshold;
+    bool append_complement;
+    uint32_t label_count;
+    const char **labels;  /* texts, or NULL */
+    int64_t *label_numbers; /* or NULL */
+} client_steps;
+
+typedef struct symbol {
+    symbol_kind kind;
+    uint32_t node;        /* ENCRYPTED; CLIENT: of the scores */
+    uint32_t score_value; /* CLIENT: ONNX value that is the scores when evaluated with scores_only */
+    bool is_label;        /* CLIENT: a label, not a vector */
+    client_steps steps;   /* CLIENT */
+} symbol;
+
+typedef struct lowering {
+    onnx_model *model;
+    arena *memory;
+    ir_graph *graph;
+    symbol *symbols; /* [value_count] */
+    uint8_t *is_final; /* [value_count]: only graph outputs and operators that the client runs use this value */
+} lowering;
+
+/* What an ONNX graph computes: `graph.output` are the scores. */
+typedef struct lowered_model {
+    ir_graph graph;
+    client_steps steps;
+} lowered_model;
+
+/* model_lower walks the graph; refusals are recorded in the model and returned as CKKS_UNSUPPORTED. Sets
+ * model->score_value. `out` lives in `memory`. */
+ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ckks_error *err);
+
+/* ---- help for operators ---- */
+
+/* lower_refuse records a refusal; the node's outputs stay SYMBOL_UNKNOWN. Returns CKKS_OK (a refusal is not an
+ * error of the walk) or CKKS_RESOURCE_EXHAUSTED. */
+ckks_status lower_refuse(lowering *l, const model_node *node, const char *reason, const char *way_out,
+                         ckks_error *err);
+/* lower_pass gives output 0 the symbol of input 0. */
+void lower_pass(lowering *l, const model_node *node);
+/* lower_linear: output 0 = matrix * node + bias. */
+ckks_status lower_linear(lowering *l, const model_node *node, uint32_t from, const sparse *matrix,
+                         const double *bias, ckks_error *err);
+/* lower_append: output 0 = a new node. */
+ckks_status lower_append(lowering *l, const model_node *node, ir_node *made, ckks_error *err);
+static inline const symbol *lower_symbol(const lowering *l, const model_node *node, uint32_t index) {
+    return &l->symbols[node->inputs[index]];
+}
+static inline bool lower_is_encrypted(const lowering *l, const model_node *node, uint32_t index) {
+    return lower_symbol(l, node, index)->kind == SYMBOL_ENCRYPTED;
+}
+
+#endif

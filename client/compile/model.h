@@ -1,0 +1,116 @@
+/*
+ * An ONNX graph as the compiler sees it: values numbered, nodes in order, constants evaluated, and one sample
+ * row run through it so that every shape is known. The batch axis is 1 throughout: a row is one inference.
+ *
+ * What comes from the file is hostile: each count, index, name, shape and size is checked here or in
+ * onnx_tensor.c before use. Memory: everything in model->memory, except the parsed protobuf message.
+ */
+#ifndef CKKS_COMPILE_MODEL_H
+#define CKKS_COMPILE_MODEL_H
+
+#include "client/compile/arena.h"
+#include "client/compile/compile.h"
+
+#include "onnx.pb-c.h"
+
+#define TENSOR_RANK_MAX      8u
+#define TENSOR_ELEMENTS_MAX  (1u << 26) /* of a constant */
+#define MODEL_ROW_MAX        65536u     /* elements of a value that depends on the input: 2^16 slots */
+#define MODEL_FILE_BYTES_MAX (UINT64_C(256) << 20)
+#define MODEL_NODES_MAX      65536u
+#define MODEL_NONE           UINT32_MAX
+
+/* ONNX element types that occur here */
+enum { ELEMENT_FLOAT = 1, ELEMENT_UINT8 = 2, ELEMENT_INT8 = 3, ELEMENT_UINT16 = 4, ELEMENT_INT16 = 5,
+       ELEMENT_INT32 = 6, ELEMENT_INT64 = 7, ELEMENT_BOOL = 9, ELEMENT_FLOAT16 = 10, ELEMENT_DOUBLE = 11, ELEMENT_UINT32 = 12,
+       ELEMENT_UINT64 = 13 };
+
+typedef struct tensor {
+    uint32_t rank;
+    uint32_t dims[TENSOR_RANK_MAX];
+    uint32_t count;    /* product of dims */
+    double *data;      /* NULL: unknown (an operator before it cannot be evaluated) */
+    bool is_integer;
+} tensor;
+
+/* tensor_shape sets rank, dims and count; CKKS_TOO_LARGE over `count_max`, products checked. */
+ckks_status tensor_shape(tensor *t, const int64_t *dims, size_t rank, uint32_t count_max, const char *what,
+                         ckks_error *err);
+/* tensor_from_message reads an ONNX tensor with its data. `what` names it in errors. */
+ckks_status tensor_from_message(tensor *out, const Onnx__Tensor *message, arena *memory, const char *what,
+                                ckks_error *err);
+/* tensor_text writes "[1, 28, 28]" into text[capacity] and returns it. */
+char *tensor_text(const tensor *t, char *text, size_t capacity);
+
+typedef struct model_value {
+    const char *name;
+    tensor constant;   /* data != NULL: the same for every row */
+    tensor sample;     /* shapes of a row; data of an arbitrary one */
+    uint32_t consumer_count;
+    uint32_t producer; /* node, or MODEL_NONE: input or initialiser */
+    bool is_defined, is_graph_output;
+} model_value;
+
+struct operator_row;
+
+typedef struct model_node {
+    const Onnx__Node *proto;
+    const struct operator_row *op; /* NULL: not known here */
+    const char *label;             /* its name, or its first output's */
+    const char *type;              /* op_type, with the domain unless it is ONNX's own */
+    uint32_t input_count, output_count;
+    uint32_t *inputs, *outputs;    /* values; MODEL_NONE for an input left out */
+} model_node;
+
+struct onnx_model {
+    arena memory;
+    Onnx__Model *proto;
+    uint32_t value_count, value_capacity;
+    model_value *values;
+    uint32_t node_count;
+    model_node *nodes;
+    uint32_t input; /* value */
+    tensor input_shape;
+    uint32_t output_count;
+    uint32_t *outputs;
+    int64_t opset, opset_ml;
+    uint32_t bucket_count; /* of the name table, a power of two */
+    uint32_t *buckets;
+    uint32_t score_value; /* where the encrypted part ends; found by lowering, MODEL_NONE before */
+    uint32_t refusal_count, refusal_capacity;
+    compile_refusal *refusals; /* of operators, by node */
+    uint8_t digest[32];        /* SHA-256 of the file */
+};
+
+/* model_read parses and checks; unlike onnx_model_parse it accepts unknown operators (node->op == NULL) and
+ * records a refusal for each. */
+ckks_status model_read(onnx_model **out, const void *bytes, size_t size, ckks_error *err);
+ckks_status model_read_file(onnx_model **out, const char *path, ckks_error *err);
+/* model_lookup: value number of a name, MODEL_NONE if there is none. */
+uint32_t model_lookup(const onnx_model *m, const char *name);
+/* model_refuse records that `node` cannot run encrypted; texts are copied. */
+ckks_status model_refuse(onnx_model *m, const model_node *node, const char *reason, const char *way_out,
+                         ckks_error *err);
+/* model_refusal_status: CKKS_UNSUPPORTED naming all refused operators in one message, or CKKS_OK. */
+ckks_status model_refusal_status(const onnx_model *m, ckks_error *err);
+
+/*
+ * model_evaluate runs one row through nodes, into values[value_count] (data in `scratch`). `scores_only` stops
+ * after model->score_value and leaves out what the client does later (the link function of a classifier).
+ * Nodes that are unknown, or depend on one, leave data == NULL.
+ */
+ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_only, tensor *values,
+                           arena *scratch, ckks_error *err);
+
+/* ---- attributes of a node; a wrong kind reads as absent ---- */
+const Onnx__Attribute *node_attribute(const model_node *node, const char *name);
+int64_t node_int(const model_node *node, const char *name, int64_t otherwise);
+double node_float(const model_node *node, const char *name, double otherwise);
+/* node_text copies nothing: bytes, not terminated; NULL and 0 if absent. */
+const uint8_t *node_text(const model_node *node, const char *name, size_t *size);
+
+/* node_error: CKKS_MALFORMED with the node's label as field. */
+ckks_status node_error(const model_node *node, ckks_error *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,94 @@
+/* Softmax and ArgMax: what comes after the scores, taken by the client once they are decrypted. */
+#include "client/compile/operator.h"
+
+#include <math.h>
+
+/* the axis, counted from the front; MODEL_NONE if out of range */
+static uint32_t axis_of(const model_node *node, const tensor *x, int64_t otherwise) {
+    int64_t axis = node_int(node, "axis", otherwise);
+    if (axis < 0) axis += x->rank;
+    return axis < 0 || axis >= x->rank ? MODEL_NONE : (uint32_t)axis;
+}
+
+static int64_t softmax_axis(const onnx_model *m) {
+    return m->opset && m->opset < 13 ? 1 : -1;
+}
+
+/* Before version 13 everything from the axis on is one vector. */
+static bool softmax_takes_row(const onnx_model *m, const model_node *node, const tensor *x) {
+    const uint32_t axis = axis_of(node, x, softmax_axis(m));
+    if (axis == MODEL_NONE) return false;
+    uint32_t count = x->dims[axis];
+    for (uint32_t i = axis + 1; m->opset && m->opset < 13 && i < x->rank; i++) count *= x->dims[i];
+    return count == x->count;
+}
+
+static ckks_status softmax_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0];
+    const ckks_status rc = output_like(e, 0, x, err);
+    double top = -INFINITY, total = 0, *y = e->out[0]->data;
+    if (rc != CKKS_OK) return rc;
+    if (axis_of(e->node, x, softmax_axis(e->model)) == MODEL_NONE) return node_error(e->node, err, "axis is out of range");
+    if (!softmax_takes_row(e->model, e->node, x)) {
+        e->out[0]->data = NULL; /* refused when lowered */
+        return CKKS_OK;
+    }
+    for (uint32_t i = 0; i < x->count; i++) top = fmax(top, x->data[i]);
+    for (uint32_t i = 0; i < x->count; i++) total += y[i] = exp(x->data[i] - top);
+    for (uint32_t i = 0; i < x->count; i++) y[i] /= total;
+    return CKKS_OK;
+}
+
+static ckks_status softmax_lower(lowering *l, const model_node *node, ckks_error *err) {
+    if (!softmax_takes_row(l->model, node, &l->model->values[node->inputs[0]].sample))
+        return lower_refuse(l, node, "a softmax within the row divides by encrypted values",
+                            "only a softmax over all scores, at the end, is possible: the client computes it", err);
+    l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_CLIENT,
+                                            .node = lower_symbol(l, node, 0)->node,
+                                            .score_value = node->inputs[0],
+                                            .steps = {.link = POST_SOFTMAX}};
+    return CKKS_OK;
+}
+
+static ckks_status argmax_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0];
+    const uint32_t axis = axis_of(e->node, x, 0);
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t rank = 0, best = 0;
+    if (axis == MODEL_NONE) return node_error(e->node, err, "axis is out of range");
+    for (uint32_t i = 0; i < x->rank; i++)
+        if (i != axis || node_int(e->node, "keepdims", 1)) dims[rank++] = i == axis ? 1 : x->dims[i];
+    const ckks_status rc = output_shape(e, 0, dims, rank, err);
+    if (rc != CKKS_OK) return rc;
+    if (x->dims[axis] != x->count) {
+        e->out[0]->data = NULL; /* refused when lowered */
+        return CKKS_OK;
+    }
+    for (uint32_t i = 1; i < x->count; i++)
+        if (x->data[i] > x->data[best]) best = i;
+    e->out[0]->data[0] = best;
+    e->out[0]->is_integer = true;
+    return CKKS_OK;
+}
+
+static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error *err) {
+    const tensor *x = &l->model->values[node->inputs[0]].sample;
+    const symbol *from = lower_symbol(l, node, 0);
+    const uint32_t axis = axis_of(node, x, 0);
+    if (axis == MODEL_NONE || x->dims[axis] != x->count)
+        return lower_refuse(l, node, "it compares encrypted values within the row, or rows of the batch",
+                            "only an ArgMax over all scores, at the end (axis 1), is possible: the client computes it", err);
+    if (from->is_label) return node_error(node, err, "takes the largest of a label");
+    symbol made = *from;
+    if (from->kind == SYMBOL_ENCRYPTED) made.score_value = node->inputs[0];
+    made.kind = SYMBOL_CLIENT;
+    made.is_label = made.steps.has_label = true;
+    l->symbols[node->outputs[0]] = made;
+    return CKKS_OK;
+}
+
+const operator_row operators_output[] = {
+    {"", "Softmax", 1, 1, 1, false, softmax_evaluate, softmax_lower},
+    {"", "ArgMax", 1, 1, 1, true, argmax_evaluate, argmax_lower},
+    {0},
+};

@@ -1,0 +1,61 @@
+/*
+ * The operator table: one row per ONNX operator, one file per family (op_*.c). To add an operator: write
+ * `evaluate` (what ONNX says, on clear tensors) and `lower` (what it becomes: a sparse matrix over the
+ * flattened tensor, a product, an activation, or a step that the client takes after decryption), declare the
+ * row in its file and list the file's rows in operator_table.c.
+ */
+#ifndef CKKS_COMPILE_OPERATOR_H
+#define CKKS_COMPILE_OPERATOR_H
+
+#include "client/compile/lower.h"
+#include "client/compile/model.h"
+
+#define OPERATOR_INPUTS_MAX 3u
+#define OPERATOR_OUTPUTS_MAX 2u
+
+typedef struct evaluation {
+    const onnx_model *model;
+    const model_node *node;
+    const tensor *in[OPERATOR_INPUTS_MAX]; /* NULL: left out */
+    tensor *out[OPERATOR_OUTPUTS_MAX];
+    arena *memory;
+    bool scores_only;
+    uint32_t count_max; /* elements that an output may have */
+} evaluation;
+
+/* evaluate sets shape and data of each output; inputs have data. CKKS_MALFORMED where shapes do not fit. */
+typedef ckks_status (*operator_evaluate)(evaluation *e, ckks_error *err);
+/* lower sets the symbol of each output (lowering.h); the node has at least one input that is not constant. What
+ * cannot run encrypted is recorded with lower_refuse and is no error. */
+typedef ckks_status (*operator_lower)(lowering *l, const model_node *node, ckks_error *err);
+
+typedef struct operator_row {
+    const char *domain, *type;
+    uint32_t input_min, input_max, output_max;
+    bool is_after_scores; /* may stand behind what the client computes (a softmax, a label) */
+    operator_evaluate evaluate;
+    operator_lower lower;
+} operator_row;
+
+/* operator_find: NULL if unknown. "" and "ai.onnx" are the same domain. */
+const operator_row *operator_find(const char *domain, const char *type);
+/* operator_way_out fills why an operator that is not in the table cannot run, and what to do instead. */
+void operator_way_out(const char *type, const char **reason, const char **way_out);
+
+/* the families */
+extern const operator_row operators_gemm[], operators_elementwise[], operators_shape[], operators_classifier[],
+    operators_activation[], operators_output[];
+
+/* ---- help for evaluate ---- */
+
+/* output_like gives out[index] the shape of `like` and room for its data. */
+ckks_status output_like(evaluation *e, uint32_t index, const tensor *like, ckks_error *err);
+ckks_status output_shape(evaluation *e, uint32_t index, const int64_t *dims, size_t rank, ckks_error *err);
+
+/* broadcast_shape: numpy's rule; CKKS_MALFORMED if the shapes do not go together. */
+ckks_status broadcast_shape(int64_t dims[TENSOR_RANK_MAX], uint32_t *rank, const model_node *node, const tensor *a,
+                            const tensor *b, ckks_error *err);
+/* broadcast_index fills index[out->count]: the flat element of `in` that each output element takes. */
+void broadcast_index(uint32_t *index, const tensor *out, const tensor *in);
+
+#endif

@@ -1,0 +1,100 @@
+#include "client/compile/operator.h"
+
+#include <string.h>
+
+const operator_row *operator_find(const char *domain, const char *type) {
+    const operator_row *const families[] = {operators_gemm,       operators_elementwise, operators_shape,
+                                            operators_classifier, operators_activation,  operators_output};
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (const operator_row *row = families[f]; row->type; row++)
+            if (strcmp(row->type, type) == 0 && strcmp(row->domain, domain) == 0) return row;
+    return NULL;
+}
+
+void operator_way_out(const char *type, const char **reason, const char **way_out) {
+    static const struct {
+        const char *type, *reason, *way_out;
+    } known[] = {
+        {"Conv", "convolutions are not compiled", "replace it by a dense layer, or apply it before encryption"},
+        {"MaxPool", "a maximum needs comparisons, which encrypted numbers do not have",
+         "use a dense layer with stride-like weights, or average before encryption"},
+        {"BatchNormalization", "normalisation layers are not compiled",
+         "fuse it into the layer before it (torch: fuse_modules; onnxsim does it too)"},
+        {"LayerNormalization", "it divides by a value that depends on the input",
+         "train without it, or with a normalisation whose statistics are constants"},
+        {"Exp", "no polynomial for this function", "move it behind the outputs, or use Sigmoid, Tanh or x*Sigmoid(x)"},
+        {"LeakyRelu", "no polynomial for this function", "use Relu, or x*Sigmoid(x) (SiLU), which needs a lower degree"},
+        {"Elu", "no polynomial for this function", "use x*Sigmoid(x) (SiLU) and train again"},
+        {"Gelu", "no polynomial for this function", "use x*Sigmoid(x) (SiLU) and train again"},
+        {"Dropout", "it belongs to training", "export the model in evaluation mode"},
+        {"Gather", "an index that depends on encrypted data cannot be followed",
+         "select columns before encryption, or write the selection as a MatMul"},
+        {"Greater", "encrypted numbers cannot be compared", "leave the score as output: the client compares"},
+        {"Less", "encrypted numbers cannot be compared", "leave the score as output: the client compares"},
+        {"Where", "encrypted numbers cannot be compared", "leave the score as output: the client decides"},
+        {"If", "a branch on encrypted data cannot be taken", "export one branch"},
+        {"Loop", "loops are not compiled", "unroll it before export"},
+        {"ai.onnx.ml.TreeEnsembleClassifier", "trees compare, which encrypted numbers cannot",
+         "train a logistic regression or a small network on the same table"},
+        {"ai.onnx.ml.TreeEnsembleRegressor", "trees compare, which encrypted numbers cannot",
+         "train a linear model or a small network on the same table"},
+        {"ai.onnx.ml.LinearRegressor", "this operator is not compiled", "write it as Gemm: the weights are the same"},
+    };
+    *reason = "this operator is not compiled";
+    *way_out = "write it with Gemm, MatMul, Add, Sub, Mul, Reshape and an activation, or take it out of the model and "
+               "apply it before encryption";
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].type, type) == 0) *reason = known[i].reason, *way_out = known[i].way_out;
+}
+
+/* ---- help for evaluate ---- */
+
+ckks_status output_shape(evaluation *e, uint32_t index, const int64_t *dims, size_t rank, ckks_error *err) {
+    tensor *t = e->out[index];
+    const ckks_status rc = tensor_shape(t, dims, rank, e->count_max, e->node->label, err);
+    if (rc != CKKS_OK) return rc;
+    if (!t->count) return node_error(e->node, err, "its output has no elements");
+    t->is_integer = false;
+    t->data = arena_take(e->memory, t->count, sizeof *t->data);
+    if (t->data) return CKKS_OK;
+    return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for %u elements", t->count);
+}
+
+ckks_status output_like(evaluation *e, uint32_t index, const tensor *like, ckks_error *err) {
+    int64_t dims[TENSOR_RANK_MAX];
+    for (uint32_t i = 0; i < like->rank; i++) dims[i] = like->dims[i];
+    return output_shape(e, index, dims, like->rank, err);
+}
+
+ckks_status broadcast_shape(int64_t dims[TENSOR_RANK_MAX], uint32_t *rank, const model_node *node, const tensor *a,
+                            const tensor *b, ckks_error *err) {
+    *rank = a->rank > b->rank ? a->rank : b->rank;
+    for (uint32_t i = 0; i < *rank; i++) {
+        const uint32_t da = i + a->rank < *rank ? 1 : a->dims[i + a->rank - *rank];
+        const uint32_t db = i + b->rank < *rank ? 1 : b->dims[i + b->rank - *rank];
+        if (da != db && da != 1 && db != 1) {
+            char ta[80], tb[80];
+            return node_error(node, err, "shapes %s and %s do not go together", tensor_text(a, ta, sizeof ta),
+                              tensor_text(b, tb, sizeof tb));
+        }
+        dims[i] = da > db ? da : db;
+        if (da == 0 || db == 0) dims[i] = 0;
+    }
+    return CKKS_OK;
+}
+
+void broadcast_index(uint32_t *index, const tensor *out, const tensor *in) {
+    for (uint32_t flat = 0; flat < out->count; flat++) {
+        uint32_t rest = flat, at = 0, stride = 1;
+        for (uint32_t k = 0; k < out->rank; k++) {
+            const uint32_t axis = out->rank - 1 - k;
+            const uint32_t coordinate = rest % out->dims[axis];
+            rest /= out->dims[axis];
+            if (k >= in->rank) continue;
+            const uint32_t size = in->dims[in->rank - 1 - k];
+            if (size != 1) at += coordinate * stride;
+            stride *= size;
+        }
+        index[flat] = at;
+    }
+}
