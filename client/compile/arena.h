@@ -1,6 +1,6 @@
 /*
- * Memory of one compilation or one model: many small pieces that die together. Every piece is zeroed; there is
- * no giving back of single pieces, so error paths have nothing to unwind but the arena.
+ * Memory of one compilation or one model: many small pieces that die together. Every piece is zeroed; there
+ * is no giving back of single pieces, so error paths have nothing to unwind but the arena.
  *
  * Threads: one arena, one thread.
  */
@@ -16,8 +16,8 @@ typedef struct arena {
     uint64_t bytes_max;   /* 0 = no limit of its own */
 } arena;
 
-/* arena_take returns zeroed memory for `count` pieces of `size` bytes, 16-byte aligned; never NULL for a count
- * of zero. NULL: out of memory, over bytes_max, or the product does not fit. */
+/* arena_take returns zeroed memory for `count` pieces of `size` bytes, 16-byte aligned; never NULL for a
+ * count of zero. NULL: out of memory, over bytes_max, or the product does not fit. */
 void *arena_take(arena *a, uint64_t count, uint64_t size);
 /* arena_text copies a string; arena_format prints into the arena. NULL when out of memory. */
 char *arena_text(arena *a, const char *text);

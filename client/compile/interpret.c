@@ -7,8 +7,8 @@
 
 #include <math.h>
 
-static ckks_status evaluate_node(const onnx_model *m, const model_node *node, bool scores_only, tensor *values,
-                                 arena *memory, ckks_error *err) {
+static ckks_status evaluate_node(const onnx_model *m, const model_node *node, bool scores_only,
+                                 tensor *values, arena *memory, ckks_error *err) {
     evaluation e = {.model = m, .node = node, .memory = memory, .scores_only = scores_only};
     if (!node->op) return CKKS_OK;
     e.count_max = TENSOR_ELEMENTS_MAX;

@@ -7,20 +7,28 @@
 
 const char *ir_function_name(ir_function function) {
     switch (function) {
-    case IR_RELU: return "relu";
-    case IR_SIGMOID: return "sigmoid";
-    case IR_TANH: return "tanh";
-    case IR_SILU: return "silu";
+    case IR_RELU:
+        return "relu";
+    case IR_SIGMOID:
+        return "sigmoid";
+    case IR_TANH:
+        return "tanh";
+    case IR_SILU:
+        return "silu";
     }
     return "";
 }
 
 double ir_function_value(ir_function function, double x) {
     switch (function) {
-    case IR_RELU: return x > 0 ? x : 0;
-    case IR_SIGMOID: return 1 / (1 + exp(-x));
-    case IR_TANH: return tanh(x);
-    case IR_SILU: return x / (1 + exp(-x));
+    case IR_RELU:
+        return x > 0 ? x : 0;
+    case IR_SIGMOID:
+        return 1 / (1 + exp(-x));
+    case IR_TANH:
+        return tanh(x);
+    case IR_SILU:
+        return x / (1 + exp(-x));
     }
     return x;
 }
@@ -61,7 +69,8 @@ void ir_count_uses(ir_graph *g) {
         const ir_node *n = &g->nodes[i];
         if (!n->use_count) continue;
         for (uint32_t t = 0; t < n->term_count; t++) g->nodes[n->terms[t].from].use_count++;
-        if (n->kind == IR_PRODUCT || n->kind == IR_ACTIVATION || n->kind == IR_POLYNOMIAL) g->nodes[n->a].use_count++;
+        if (n->kind == IR_PRODUCT || n->kind == IR_ACTIVATION || n->kind == IR_POLYNOMIAL)
+            g->nodes[n->a].use_count++;
         if (n->kind == IR_PRODUCT && n->b != n->a) g->nodes[n->b].use_count++;
     }
 }
@@ -69,7 +78,8 @@ void ir_count_uses(ir_graph *g) {
 /* ---- folding ---- */
 
 /* node += matrix * (what `inner` computes) */
-static ckks_status absorb(ir_graph *g, ir_node *node, const sparse *matrix, const ir_node *inner, ckks_error *err) {
+static ckks_status absorb(ir_graph *g, ir_node *node, const sparse *matrix, const ir_node *inner,
+                          ckks_error *err) {
     ir_term *terms = arena_take(g->memory, (uint64_t)node->term_count + inner->term_count, sizeof *terms);
     if (!terms) return NO_MEMORY(err);
     memcpy(terms, node->terms, node->term_count * sizeof *terms);
@@ -93,7 +103,8 @@ static ckks_status merge_terms(ir_graph *g, ir_node *node, ckks_error *err) {
                 b++;
                 continue;
             }
-            const ckks_status rc = sparse_add(&sum, g->memory, node->terms[a].matrix, node->terms[b].matrix, err);
+            const ckks_status rc =
+                sparse_add(&sum, g->memory, node->terms[a].matrix, node->terms[b].matrix, err);
             if (rc != CKKS_OK) return rc;
             node->terms[a].matrix = sum;
             node->terms[b] = node->terms[--node->term_count];
@@ -132,7 +143,8 @@ static ir_node *leading_affine(ir_graph *g, uint32_t input, double *diagonal, ui
     if (g->nodes[input].use_count != 1) return NULL;
     for (uint32_t i = input + 1; i < g->count && !found; i++) {
         ir_node *n = &g->nodes[i];
-        if (n->use_count && n->kind == IR_LINEAR && n->term_count == 1 && n->terms[0].from == input) found = n, *number = i;
+        if (n->use_count && n->kind == IR_LINEAR && n->term_count == 1 && n->terms[0].from == input)
+            found = n, *number = i;
     }
     if (!found || *number == g->output || !sparse_diagonal(diagonal, found->terms[0].matrix)) return NULL;
     for (uint32_t i = 0; i < found->count; i++)
@@ -175,7 +187,8 @@ ckks_status ir_run_init(ir_run *run, const ir_graph *g, arena *memory, ckks_erro
     run->values = arena_take(memory, g->count, sizeof *run->values);
     if (!run->values) return NO_MEMORY(err);
     for (uint32_t i = 0; i < g->count; i++) {
-        run->values[i] = arena_take(memory, g->nodes[i].use_count ? g->nodes[i].count : 0, sizeof **run->values);
+        run->values[i] =
+            arena_take(memory, g->nodes[i].use_count ? g->nodes[i].count : 0, sizeof **run->values);
         if (!run->values[i]) return NO_MEMORY(err);
     }
     return CKKS_OK;
@@ -193,9 +206,12 @@ static double chebyshev_value(const double *c, uint32_t degree, double t) {
 
 static double node_value(const ir_node *n, double *const *values, uint32_t i) {
     switch (n->kind) {
-    case IR_PRODUCT: return values[n->a][i] * values[n->b][i];
-    case IR_ACTIVATION: return ir_function_value(n->function, values[n->a][i]);
-    default: return chebyshev_value(n->coefficients, n->degree, values[n->a][i]);
+    case IR_PRODUCT:
+        return values[n->a][i] * values[n->b][i];
+    case IR_ACTIVATION:
+        return ir_function_value(n->function, values[n->a][i]);
+    default:
+        return chebyshev_value(n->coefficients, n->degree, values[n->a][i]);
     }
 }
 
@@ -215,7 +231,8 @@ ckks_status ir_run_row(ir_run *run, const ir_graph *g, const double *row, ckks_e
         }
         for (uint32_t i = 0; i < n->count; i++)
             if (!isfinite(y[i]))
-                return ckks_error_set(err, CKKS_OUT_OF_RANGE, n->source, "element %u is not finite on a calibration row", i);
+                return ckks_error_set(err, CKKS_OUT_OF_RANGE, n->source,
+                                      "element %u is not finite on a calibration row", i);
     }
     return CKKS_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * The compiler's own graph: values are vectors (flattened tensors of one row), operators are few. Nodes are in
- * order: a node refers to earlier ones only.
+ * The compiler's own graph: values are vectors (flattened tensors of one row), operators are few. Nodes are
+ * in order: a node refers to earlier ones only.
  *
  *   INPUT       the encrypted input vector
  *   LINEAR      sum over terms of matrix * value, plus bias
@@ -31,15 +31,15 @@ typedef struct ir_node {
     uint32_t count;     /* elements */
     const char *source; /* the ONNX node it came from */
     uint32_t term_count;
-    ir_term *terms;       /* LINEAR */
-    double *bias;         /* LINEAR: [count] */
-    uint32_t a, b;        /* PRODUCT; a: ACTIVATION, POLYNOMIAL */
-    ir_function function; /* ACTIVATION, POLYNOMIAL */
-    uint32_t degree;      /* POLYNOMIAL */
-    double *coefficients; /* POLYNOMIAL: [degree + 1] */
-    double polynomial_error;       /* POLYNOMIAL: largest on its interval */
+    ir_term *terms;                     /* LINEAR */
+    double *bias;                       /* LINEAR: [count] */
+    uint32_t a, b;                      /* PRODUCT; a: ACTIVATION, POLYNOMIAL */
+    ir_function function;               /* ACTIVATION, POLYNOMIAL */
+    uint32_t degree;                    /* POLYNOMIAL */
+    double *coefficients;               /* POLYNOMIAL: [degree + 1] */
+    double polynomial_error;            /* POLYNOMIAL: largest on its interval */
     double interval_low, interval_high; /* POLYNOMIAL: where it holds, before normalisation */
-    double minimum, maximum;       /* observed on the calibration rows, over all elements */
+    double minimum, maximum;            /* observed on the calibration rows, over all elements */
     uint32_t use_count; /* by live nodes, plus one for the output; 0 = dead. Set by ir_count_uses. */
 } ir_node;
 
@@ -63,12 +63,14 @@ void ir_count_uses(ir_graph *g);
  * terms of one node that read the same value. */
 ckks_status ir_fold(ir_graph *g, ckks_error *err);
 
-/* Leading affine steps: input' = (raw - offset) * scale, taken by the client. offset and scale are [count]. */
+/* Leading affine steps: input' = (raw - offset) * scale, taken by the client. offset and scale are [count].
+ */
 typedef struct ir_preprocess {
     bool is_present;
     double *offset, *scale;
 } ir_preprocess;
-/* ir_peel removes elementwise affine nodes that alone use the input, and says what the client does instead. */
+/* ir_peel removes elementwise affine nodes that alone use the input, and says what the client does instead.
+ */
 ckks_status ir_peel(ir_graph *g, ir_preprocess *out, ckks_error *err);
 
 /* A run of the graph on clear vectors: values[node] has the node's count. */

@@ -39,7 +39,8 @@ static void find_final(lowering *l) {
     for (uint32_t n = m->node_count; n-- > 0;) {
         const model_node *node = &m->nodes[n];
         bool is_client = node->op && node->op->is_after_scores;
-        for (uint32_t k = 0; k < node->output_count; k++) is_client = is_client && l->is_final[node->outputs[k]];
+        for (uint32_t k = 0; k < node->output_count; k++)
+            is_client = is_client && l->is_final[node->outputs[k]];
         for (uint32_t k = 0; !is_client && k < node->input_count; k++)
             if (node->inputs[k] != MODEL_NONE) l->is_final[node->inputs[k]] = 0;
     }
@@ -60,7 +61,8 @@ static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *e
         return CKKS_OK;
     }
     if (is_client && !node->op->is_after_scores)
-        return lower_refuse(l, node, "it comes after a step that only the client can compute (softmax, label)",
+        return lower_refuse(l, node,
+                            "it comes after a step that only the client can compute (softmax, label)",
                             "end the model at the scores and apply the rest to the decrypted result", err);
     return node->op->lower(l, node, err);
 }
@@ -93,7 +95,8 @@ static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *er
         const uint32_t value = m->outputs[i];
         const symbol *s = &l->symbols[value];
         if (s->kind == SYMBOL_UNKNOWN || s->kind == SYMBOL_CONSTANT) continue;
-        const model_node *node = m->values[value].producer == MODEL_NONE ? NULL : &m->nodes[m->values[value].producer];
+        const model_node *node =
+            m->values[value].producer == MODEL_NONE ? NULL : &m->nodes[m->values[value].producer];
         if (!is_found) {
             is_found = true;
             out->graph.output = s->node;
@@ -102,9 +105,11 @@ static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *er
         const bool is_same = out->graph.output == s->node && steps_merge(&out->steps, &s->steps);
         if (is_same) continue;
         if (!node)
-            return ckks_error_set(err, CKKS_UNSUPPORTED, m->values[value].name, "the input is an output as well");
-        const ckks_status rc = lower_refuse(l, node, "a second output that does not come from the same scores",
-                                            "keep one output, or concatenate before export", err);
+            return ckks_error_set(err, CKKS_UNSUPPORTED, m->values[value].name,
+                                  "the input is an output as well");
+        const ckks_status rc =
+            lower_refuse(l, node, "a second output that does not come from the same scores",
+                         "keep one output, or concatenate before export", err);
         if (rc != CKKS_OK) return rc;
     }
     const ckks_status rc = model_refusal_status(m, err);
@@ -118,14 +123,16 @@ static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *er
 
 ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ckks_error *err) {
     lowering l = {.model = model, .memory = memory, .graph = &out->graph};
-    const ir_node input = {.kind = IR_INPUT, .count = model->input_shape.count, .source = model->values[model->input].name};
+    const ir_node input = {
+        .kind = IR_INPUT, .count = model->input_shape.count, .source = model->values[model->input].name};
     uint32_t number;
     ckks_status rc;
     *out = (lowered_model){0};
     ir_init(&out->graph, memory);
     l.symbols = arena_take(memory, model->value_count, sizeof *l.symbols);
     l.is_final = arena_take(memory, model->value_count, 1);
-    if (!l.symbols || !l.is_final) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the graph");
+    if (!l.symbols || !l.is_final)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the graph");
     find_final(&l);
     if ((rc = ir_append(&number, &out->graph, &input, err)) != CKKS_OK) return rc;
     for (uint32_t i = 0; i < model->value_count; i++)

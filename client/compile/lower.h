@@ -1,5 +1,6 @@
 /*
- * From ONNX nodes to the compiler's graph. Each ONNX value has a symbol: what it is while the graph is walked.
+ * From ONNX nodes to the compiler's graph. Each ONNX value has a symbol: what it is while the graph is
+ * walked.
  */
 #ifndef CKKS_COMPILE_LOWER_H
 #define CKKS_COMPILE_LOWER_H
@@ -15,8 +16,17 @@ typedef enum symbol_kind {
 } symbol_kind;
 
 /* package.proto's kinds */
-enum { POST_NONE = 0, POST_AFFINE = 1, POST_SOFTMAX = 2, POST_SIGMOID = 3, POST_ARGMAX = 4, POST_LABEL_MAP = 5,
-       POST_BINARY = 6, POST_SOFTMAX_ZERO = 7, POST_PROBIT = 8 };
+enum {
+    POST_NONE = 0,
+    POST_AFFINE = 1,
+    POST_SOFTMAX = 2,
+    POST_SIGMOID = 3,
+    POST_ARGMAX = 4,
+    POST_LABEL_MAP = 5,
+    POST_BINARY = 6,
+    POST_SOFTMAX_ZERO = 7,
+    POST_PROBIT = 8
+};
 
 /* What the client does with the scores: a link function, then a label. */
 typedef struct client_steps {
@@ -26,7 +36,7 @@ typedef struct client_steps {
     double threshold;
     bool append_complement;
     uint32_t label_count;
-    const char **labels;  /* texts, or NULL */
+    const char **labels;    /* texts, or NULL */
     int64_t *label_numbers; /* or NULL */
 } client_steps;
 
@@ -43,7 +53,8 @@ typedef struct lowering {
     arena *memory;
     ir_graph *graph;
     symbol *symbols; /* [value_count] */
-    uint8_t *is_final; /* [value_count]: only graph outputs and operators that the client runs use this value */
+    uint8_t
+        *is_final; /* [value_count]: only graph outputs and operators that the client runs use this value */
 } lowering;
 
 /* What an ONNX graph computes: `graph.output` are the scores. */
@@ -58,8 +69,8 @@ ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ck
 
 /* ---- help for operators ---- */
 
-/* lower_refuse records a refusal; the node's outputs stay SYMBOL_UNKNOWN. Returns CKKS_OK (a refusal is not an
- * error of the walk) or CKKS_RESOURCE_EXHAUSTED. */
+/* lower_refuse records a refusal; the node's outputs stay SYMBOL_UNKNOWN. Returns CKKS_OK (a refusal is not
+ * an error of the walk) or CKKS_RESOURCE_EXHAUSTED. */
 ckks_status lower_refuse(lowering *l, const model_node *node, const char *reason, const char *way_out,
                          ckks_error *err);
 /* lower_pass gives output 0 the symbol of input 0. */

@@ -30,7 +30,8 @@ static uint32_t name_hash(const char *name) {
 static uint32_t name_bucket(const onnx_model *m, const char *name) {
     const uint32_t mask = m->bucket_count - 1;
     uint32_t at = name_hash(name) & mask;
-    while (m->buckets[at] != MODEL_NONE && strcmp(m->values[m->buckets[at]].name, name) != 0) at = (at + 1) & mask;
+    while (m->buckets[at] != MODEL_NONE && strcmp(m->values[m->buckets[at]].name, name) != 0)
+        at = (at + 1) & mask;
     return at;
 }
 
@@ -132,14 +133,15 @@ ckks_status model_refusal_status(const onnx_model *m, ckks_error *err) {
     uint32_t named = 0;
     for (; named < m->refusal_count && used < sizeof text; named++) {
         const size_t room = sizeof text - used;
-        const int length = snprintf(text + used, room, "%s%s (%s)", named ? ", " : "", m->refusals[named].node,
-                                    m->refusals[named].type);
+        const int length = snprintf(text + used, room, "%s%s (%s)", named ? ", " : "",
+                                    m->refusals[named].node, m->refusals[named].type);
         if (length < 0 || (size_t)length >= room) break;
         used += (size_t)length;
     }
     text[used < sizeof text ? used : sizeof text - 1] = 0;
-    return ckks_error_set(err, CKKS_UNSUPPORTED, m->refusals[0].node, "%u operator%s cannot run encrypted: %s%s",
-                          m->refusal_count, m->refusal_count == 1 ? "" : "s", text,
+    return ckks_error_set(err, CKKS_UNSUPPORTED, m->refusals[0].node,
+                          "%u operator%s cannot run encrypted: %s%s", m->refusal_count,
+                          m->refusal_count == 1 ? "" : "s", text,
                           named < m->refusal_count ? " and others" : "");
 }
 
@@ -173,7 +175,8 @@ static ckks_status read_initialisers(onnx_model *m, ckks_error *err) {
         if (!t->name || !*t->name)
             return ckks_error_set(err, CKKS_MALFORMED, "initializer", "number %zu has no name", i);
         if ((rc = value_define(m, &value, t->name, MODEL_NONE, err)) != CKKS_OK) return rc;
-        if ((rc = tensor_from_message(&m->values[value].constant, t, &m->memory, t->name, err)) != CKKS_OK) return rc;
+        if ((rc = tensor_from_message(&m->values[value].constant, t, &m->memory, t->name, err)) != CKKS_OK)
+            return rc;
     }
     return CKKS_OK;
 }
@@ -192,9 +195,10 @@ static ckks_status read_input_shape(onnx_model *m, const Onnx__ValueInfo *info, 
         dims[i] = d->has_dim_value ? d->dim_value : 0;
         if (i == 0 && rank > 1) {
             if (dims[0] > 1)
-                return ckks_error_set(err, CKKS_UNSUPPORTED, info->name,
-                                      "a fixed batch of %lld: export with a dynamic batch axis, or a batch of 1",
-                                      (long long)dims[0]);
+                return ckks_error_set(
+                    err, CKKS_UNSUPPORTED, info->name,
+                    "a fixed batch of %lld: export with a dynamic batch axis, or a batch of 1",
+                    (long long)dims[0]);
             dims[0] = 1;
         }
         if (dims[i] <= 0)
@@ -212,7 +216,8 @@ static ckks_status read_input(onnx_model *m, ckks_error *err) {
         const Onnx__ValueInfo *info = g->input[i];
         if (!info->name || !*info->name)
             return ckks_error_set(err, CKKS_MALFORMED, "input", "number %zu has no name", i);
-        if (model_lookup(m, info->name) != MODEL_NONE) continue; /* an initialiser, listed as IR version 3 did */
+        if (model_lookup(m, info->name) != MODEL_NONE)
+            continue; /* an initialiser, listed as IR version 3 did */
         if (m->input != MODEL_NONE)
             return ckks_error_set(err, CKKS_UNSUPPORTED, info->name,
                                   "a second input: concatenate the inputs into one vector before export");
@@ -229,8 +234,10 @@ static ckks_status read_node_inputs(onnx_model *m, model_node *node, ckks_error 
         node->inputs[k] = MODEL_NONE;
         if (!*p->input[k]) continue;
         if ((node->inputs[k] = model_lookup(m, p->input[k])) == MODEL_NONE)
-            return node_error(node, err, "its input '%s' is not defined before it (missing initialiser, nodes out "
-                                         "of order, or a cycle)", p->input[k]);
+            return node_error(node, err,
+                              "its input '%s' is not defined before it (missing initialiser, nodes out "
+                              "of order, or a cycle)",
+                              p->input[k]);
         m->values[node->inputs[k]].consumer_count++;
     }
     return CKKS_OK;
@@ -241,7 +248,8 @@ static ckks_status read_node_outputs(onnx_model *m, model_node *node, uint32_t n
     for (size_t k = 0; k < p->n_output; k++) {
         const char *name = p->output[k];
         ckks_status rc;
-        if (!*name && !(name = arena_format(&m->memory, "%s output %zu", node->label, k))) return NO_MEMORY(err);
+        if (!*name && !(name = arena_format(&m->memory, "%s output %zu", node->label, k)))
+            return NO_MEMORY(err);
         if ((rc = value_define(m, &node->outputs[k], name, number, err)) != CKKS_OK) return rc;
     }
     return CKKS_OK;
@@ -253,7 +261,8 @@ static ckks_status check_arity(const model_node *node, ckks_error *err) {
         return node_error(node, err, "has %u inputs", node->input_count);
     for (uint32_t k = 0; k < op->input_min; k++)
         if (node->inputs[k] == MODEL_NONE) return node_error(node, err, "input %u is left out", k);
-    if (node->output_count > op->output_max) return node_error(node, err, "has %u outputs", node->output_count);
+    if (node->output_count > op->output_max)
+        return node_error(node, err, "has %u outputs", node->output_count);
     return CKKS_OK;
 }
 
@@ -264,7 +273,8 @@ static ckks_status read_node(onnx_model *m, uint32_t number, ckks_error *err) {
     ckks_status rc;
     node->proto = p;
     if (!p->op_type || !p->n_output)
-        return ckks_error_set(err, CKKS_MALFORMED, p->name ? p->name : "node", "node %u has no type or no output", number);
+        return ckks_error_set(err, CKKS_MALFORMED, p->name ? p->name : "node",
+                              "node %u has no type or no output", number);
     node->label = p->name && *p->name ? p->name : *p->output[0] ? p->output[0] : p->op_type;
     node->type = *domain ? arena_format(&m->memory, "%s.%s", domain, p->op_type) : p->op_type;
     node->op = operator_find(domain, p->op_type);
@@ -312,7 +322,8 @@ static ckks_status fold_constants(onnx_model *m) {
         const model_node *node = &m->nodes[n];
         bool is_constant = node->op != NULL;
         for (uint32_t k = 0; k < node->input_count; k++)
-            is_constant = is_constant && (node->inputs[k] == MODEL_NONE || m->values[node->inputs[k]].constant.data);
+            is_constant =
+                is_constant && (node->inputs[k] == MODEL_NONE || m->values[node->inputs[k]].constant.data);
         for (uint32_t k = 0; is_constant && k < node->output_count; k++)
             m->values[node->outputs[k]].constant = m->values[node->outputs[k]].sample;
     }
@@ -360,13 +371,14 @@ ckks_status model_read_file(onnx_model **out, const char *path, ckks_error *err)
     size_t size = 0, capacity = 1u << 16;
     *out = NULL;
     FILE *file = fopen(path, "rb");
-    if (!file) return ckks_error_set(err, errno == ENOENT ? CKKS_NOT_FOUND : CKKS_IO, path, "%s", strerror(errno));
+    if (!file)
+        return ckks_error_set(err, errno == ENOENT ? CKKS_NOT_FOUND : CKKS_IO, path, "%s", strerror(errno));
     while (rc == CKKS_OK) {
         capacity *= 2;
         uint8_t *grown = capacity <= 4 * MODEL_FILE_BYTES_MAX ? realloc(bytes, capacity) : NULL;
         if (!grown) {
-            rc = ckks_error_set(err, size > MODEL_FILE_BYTES_MAX ? CKKS_TOO_LARGE : CKKS_RESOURCE_EXHAUSTED, path,
-                                "cannot hold the file");
+            rc = ckks_error_set(err, size > MODEL_FILE_BYTES_MAX ? CKKS_TOO_LARGE : CKKS_RESOURCE_EXHAUSTED,
+                                path, "cannot hold the file");
             break;
         }
         bytes = grown;

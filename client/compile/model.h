@@ -21,15 +21,26 @@
 #define MODEL_NONE           UINT32_MAX
 
 /* ONNX element types that occur here */
-enum { ELEMENT_FLOAT = 1, ELEMENT_UINT8 = 2, ELEMENT_INT8 = 3, ELEMENT_UINT16 = 4, ELEMENT_INT16 = 5,
-       ELEMENT_INT32 = 6, ELEMENT_INT64 = 7, ELEMENT_BOOL = 9, ELEMENT_FLOAT16 = 10, ELEMENT_DOUBLE = 11, ELEMENT_UINT32 = 12,
-       ELEMENT_UINT64 = 13 };
+enum {
+    ELEMENT_FLOAT = 1,
+    ELEMENT_UINT8 = 2,
+    ELEMENT_INT8 = 3,
+    ELEMENT_UINT16 = 4,
+    ELEMENT_INT16 = 5,
+    ELEMENT_INT32 = 6,
+    ELEMENT_INT64 = 7,
+    ELEMENT_BOOL = 9,
+    ELEMENT_FLOAT16 = 10,
+    ELEMENT_DOUBLE = 11,
+    ELEMENT_UINT32 = 12,
+    ELEMENT_UINT64 = 13
+};
 
 typedef struct tensor {
     uint32_t rank;
     uint32_t dims[TENSOR_RANK_MAX];
-    uint32_t count;    /* product of dims */
-    double *data;      /* NULL: unknown (an operator before it cannot be evaluated) */
+    uint32_t count; /* product of dims */
+    double *data;   /* NULL: unknown (an operator before it cannot be evaluated) */
     bool is_integer;
 } tensor;
 
@@ -44,8 +55,8 @@ char *tensor_text(const tensor *t, char *text, size_t capacity);
 
 typedef struct model_value {
     const char *name;
-    tensor constant;   /* data != NULL: the same for every row */
-    tensor sample;     /* shapes of a row; data of an arbitrary one */
+    tensor constant; /* data != NULL: the same for every row */
+    tensor sample;   /* shapes of a row; data of an arbitrary one */
     uint32_t consumer_count;
     uint32_t producer; /* node, or MODEL_NONE: input or initialiser */
     bool is_defined, is_graph_output;
@@ -59,7 +70,7 @@ typedef struct model_node {
     const char *label;             /* its name, or its first output's */
     const char *type;              /* op_type, with the domain unless it is ONNX's own */
     uint32_t input_count, output_count;
-    uint32_t *inputs, *outputs;    /* values; MODEL_NONE for an input left out */
+    uint32_t *inputs, *outputs; /* values; MODEL_NONE for an input left out */
 } model_node;
 
 struct onnx_model {
@@ -95,9 +106,9 @@ ckks_status model_refuse(onnx_model *m, const model_node *node, const char *reas
 ckks_status model_refusal_status(const onnx_model *m, ckks_error *err);
 
 /*
- * model_evaluate runs one row through nodes, into values[value_count] (data in `scratch`). `scores_only` stops
- * after model->score_value and leaves out what the client does later (the link function of a classifier).
- * Nodes that are unknown, or depend on one, leave data == NULL.
+ * model_evaluate runs one row through nodes, into values[value_count] (data in `scratch`). `scores_only`
+ * stops after model->score_value and leaves out what the client does later (the link function of a
+ * classifier). Nodes that are unknown, or depend on one, leave data == NULL.
  */
 ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_only, tensor *values,
                            arena *scratch, ckks_error *err);

@@ -11,7 +11,8 @@ ckks_status tensor_shape(tensor *t, const int64_t *dims, size_t rank, uint32_t c
     uint64_t count = 1;
     for (size_t i = 0; i < rank; i++) {
         if (dims[i] < 0)
-            return ckks_error_set(err, CKKS_MALFORMED, what, "axis %zu has %lld elements", i, (long long)dims[i]);
+            return ckks_error_set(err, CKKS_MALFORMED, what, "axis %zu has %lld elements", i,
+                                  (long long)dims[i]);
         if (!size_multiply(&count, count, (uint64_t)dims[i]) || count > count_max || dims[i] > UINT32_MAX)
             return ckks_error_set(err, CKKS_TOO_LARGE, what, "has more than %u elements", count_max);
         t->dims[i] = (uint32_t)dims[i];
@@ -32,7 +33,7 @@ char *tensor_text(const tensor *t, char *text, size_t capacity) {
 static double half_value(uint16_t bits) {
     const int exponent = bits >> 10 & 31;
     const double fraction = bits & 1023;
-    const double magnitude = exponent == 31   ? (fraction != 0 ? (double)NAN : (double)INFINITY)
+    const double magnitude = exponent == 31  ? (fraction != 0 ? (double)NAN : (double)INFINITY)
                              : exponent == 0 ? ldexp(fraction, -24)
                                              : ldexp(1024 + fraction, exponent - 25);
     return bits >> 15 ? -magnitude : magnitude;
@@ -53,54 +54,91 @@ static double raw_value(const uint8_t *at, int32_t type) {
         memcpy(&value, &bits, sizeof value);
         return value;
     }
-    case ELEMENT_FLOAT16: return half_value(bytes_read_u16(at));
-    case ELEMENT_UINT8: case ELEMENT_BOOL: return *at;
-    case ELEMENT_INT8: return (int8_t)*at;
-    case ELEMENT_UINT16: return bytes_read_u16(at);
-    case ELEMENT_INT16: return (int16_t)bytes_read_u16(at);
-    case ELEMENT_INT32: return (int32_t)bytes_read_u32(at);
-    case ELEMENT_UINT32: return bytes_read_u32(at);
-    case ELEMENT_INT64: return (double)(int64_t)bytes_read_u64(at);
-    default: return (double)bytes_read_u64(at); /* ELEMENT_UINT64 */
+    case ELEMENT_FLOAT16:
+        return half_value(bytes_read_u16(at));
+    case ELEMENT_UINT8:
+    case ELEMENT_BOOL:
+        return *at;
+    case ELEMENT_INT8:
+        return (int8_t)*at;
+    case ELEMENT_UINT16:
+        return bytes_read_u16(at);
+    case ELEMENT_INT16:
+        return (int16_t)bytes_read_u16(at);
+    case ELEMENT_INT32:
+        return (int32_t)bytes_read_u32(at);
+    case ELEMENT_UINT32:
+        return bytes_read_u32(at);
+    case ELEMENT_INT64:
+        return (double)(int64_t)bytes_read_u64(at);
+    default:
+        return (double)bytes_read_u64(at); /* ELEMENT_UINT64 */
     }
 }
 
 static uint32_t element_bytes(int32_t type) {
     switch (type) {
-    case ELEMENT_UINT8: case ELEMENT_INT8: case ELEMENT_BOOL: return 1;
-    case ELEMENT_UINT16: case ELEMENT_INT16: case ELEMENT_FLOAT16: return 2;
-    case ELEMENT_FLOAT: case ELEMENT_INT32: case ELEMENT_UINT32: return 4;
-    case ELEMENT_DOUBLE: case ELEMENT_INT64: case ELEMENT_UINT64: return 8;
-    default: return 0;
+    case ELEMENT_UINT8:
+    case ELEMENT_INT8:
+    case ELEMENT_BOOL:
+        return 1;
+    case ELEMENT_UINT16:
+    case ELEMENT_INT16:
+    case ELEMENT_FLOAT16:
+        return 2;
+    case ELEMENT_FLOAT:
+    case ELEMENT_INT32:
+    case ELEMENT_UINT32:
+        return 4;
+    case ELEMENT_DOUBLE:
+    case ELEMENT_INT64:
+    case ELEMENT_UINT64:
+        return 8;
+    default:
+        return 0;
     }
 }
 
 /* elements that the typed list for `type` has, and one of them */
 static size_t typed_count(const Onnx__Tensor *m) {
     switch (m->data_type) {
-    case ELEMENT_FLOAT: return m->n_float_data;
-    case ELEMENT_DOUBLE: return m->n_double_data;
-    case ELEMENT_INT64: return m->n_int64_data;
-    case ELEMENT_UINT32: case ELEMENT_UINT64: return m->n_uint64_data;
-    default: return m->n_int32_data;
+    case ELEMENT_FLOAT:
+        return m->n_float_data;
+    case ELEMENT_DOUBLE:
+        return m->n_double_data;
+    case ELEMENT_INT64:
+        return m->n_int64_data;
+    case ELEMENT_UINT32:
+    case ELEMENT_UINT64:
+        return m->n_uint64_data;
+    default:
+        return m->n_int32_data;
     }
 }
 static double typed_value(const Onnx__Tensor *m, size_t i) {
     switch (m->data_type) {
-    case ELEMENT_FLOAT: return (double)m->float_data[i];
-    case ELEMENT_DOUBLE: return m->double_data[i];
-    case ELEMENT_INT64: return (double)m->int64_data[i];
-    case ELEMENT_UINT32: case ELEMENT_UINT64: return (double)m->uint64_data[i];
-    case ELEMENT_FLOAT16: return half_value((uint16_t)m->int32_data[i]);
-    default: return m->int32_data[i];
+    case ELEMENT_FLOAT:
+        return (double)m->float_data[i];
+    case ELEMENT_DOUBLE:
+        return m->double_data[i];
+    case ELEMENT_INT64:
+        return (double)m->int64_data[i];
+    case ELEMENT_UINT32:
+    case ELEMENT_UINT64:
+        return (double)m->uint64_data[i];
+    case ELEMENT_FLOAT16:
+        return half_value((uint16_t)m->int32_data[i]);
+    default:
+        return m->int32_data[i];
     }
 }
 
 static ckks_status check_kind(const Onnx__Tensor *m, const char *what, ckks_error *err) {
     if (m->data_location != 0 || m->n_external_data)
-        return ckks_error_set(err, CKKS_UNSUPPORTED, what,
-                              "its data is in another file: save the model as one file (onnx.save_model without "
-                              "save_as_external_data)");
+        return ckks_error_set(
+            err, CKKS_UNSUPPORTED, what,
+            "its data is in another file: save the model as one file (onnx.save_model without "
+            "save_as_external_data)");
     if (m->segment.len) return ckks_error_set(err, CKKS_UNSUPPORTED, what, "a tensor in segments");
     if (!element_bytes(m->data_type))
         return ckks_error_set(err, CKKS_UNSUPPORTED, what, "elements of ONNX type %d: convert them to float",
@@ -121,10 +159,13 @@ ckks_status tensor_from_message(tensor *out, const Onnx__Tensor *m, arena *memor
     const uint64_t want = is_raw ? (uint64_t)t.count * size : t.count;
     if (have != want)
         return ckks_error_set(err, CKKS_MALFORMED, what, "has %llu %s, its shape asks for %llu",
-                              (unsigned long long)have, is_raw ? "bytes" : "elements", (unsigned long long)want);
+                              (unsigned long long)have, is_raw ? "bytes" : "elements",
+                              (unsigned long long)want);
     t.data = arena_take(memory, t.count, sizeof *t.data);
-    if (!t.data) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, what, "no memory for %u elements", t.count);
-    t.is_integer = m->data_type != ELEMENT_FLOAT && m->data_type != ELEMENT_DOUBLE && m->data_type != ELEMENT_FLOAT16;
+    if (!t.data)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, what, "no memory for %u elements", t.count);
+    t.is_integer =
+        m->data_type != ELEMENT_FLOAT && m->data_type != ELEMENT_DOUBLE && m->data_type != ELEMENT_FLOAT16;
     for (uint32_t i = 0; i < t.count; i++) {
         t.data[i] = is_raw ? raw_value(m->raw_data.data + (size_t)i * size, m->data_type) : typed_value(m, i);
         if (!isfinite(t.data[i]))

@@ -1,6 +1,6 @@
 /*
- * ai.onnx.ml: Scaler, LinearClassifier, Normalizer, ZipMap. This is how scikit-learn pipelines are exported. A
- * classifier is a dense layer; its link function and labels are the client's.
+ * ai.onnx.ml: Scaler, LinearClassifier, Normalizer, ZipMap. This is how scikit-learn pipelines are exported.
+ * A classifier is a dense layer; its link function and labels are the client's.
  */
 #include "client/compile/operator.h"
 
@@ -19,9 +19,11 @@ static ckks_status scaler_check(const model_node *node, const tensor *x, ckks_er
     for (int k = 0; k < 2; k++) {
         const Onnx__Attribute *a = node_attribute(node, names[k]);
         if (a && a->n_floats > 1 && a->n_floats != x->count)
-            return node_error(node, err, "%s has %zu numbers for %u columns", names[k], a->n_floats, x->count);
+            return node_error(node, err, "%s has %zu numbers for %u columns", names[k], a->n_floats,
+                              x->count);
         for (size_t i = 0; a && i < a->n_floats; i++)
-            if (!isfinite(a->floats[i])) return node_error(node, err, "%s has a number that is not finite", names[k]);
+            if (!isfinite(a->floats[i]))
+                return node_error(node, err, "%s has a number that is not finite", names[k]);
     }
     return CKKS_OK;
 }
@@ -31,7 +33,8 @@ static ckks_status scaler_evaluate(evaluation *e, ckks_error *err) {
     ckks_status rc = scaler_check(e->node, x, err);
     if (rc == CKKS_OK) rc = output_like(e, 0, x, err);
     for (uint32_t i = 0; rc == CKKS_OK && i < x->count; i++)
-        e->out[0]->data[i] = (x->data[i] - scaler_number(e->node, "offset", i, 0)) * scaler_number(e->node, "scale", i, 1);
+        e->out[0]->data[i] =
+            (x->data[i] - scaler_number(e->node, "offset", i, 0)) * scaler_number(e->node, "scale", i, 1);
     return rc;
 }
 
@@ -40,7 +43,8 @@ static ckks_status scaler_lower(lowering *l, const model_node *node, ckks_error 
     double *factor = arena_take(l->memory, count, sizeof *factor);
     double *bias = arena_take(l->memory, count, sizeof *bias);
     sparse *matrix;
-    if (!factor || !bias) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for constants");
+    if (!factor || !bias)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for constants");
     for (uint32_t i = 0; i < count; i++) {
         factor[i] = scaler_number(node, "scale", i, 1);
         bias[i] = -scaler_number(node, "offset", i, 0) * factor[i];
@@ -52,9 +56,9 @@ static ckks_status scaler_lower(lowering *l, const model_node *node, ckks_error 
 /* ---- LinearClassifier ---- */
 
 typedef struct classifier {
-    uint32_t columns, rows;  /* of the coefficients */
-    bool is_mirrored;        /* one row for two classes: the scores are [-s, s] */
-    uint32_t link;           /* POST_* */
+    uint32_t columns, rows;                 /* of the coefficients */
+    bool is_mirrored;                       /* one row for two classes: the scores are [-s, s] */
+    uint32_t link;                          /* POST_* */
     const float *coefficients, *intercepts; /* intercepts may be NULL */
     const Onnx__Attribute *texts, *numbers; /* class labels: one of them, or neither */
 } classifier;
@@ -67,8 +71,11 @@ static ckks_status classifier_link(classifier *c, const model_node *node, ckks_e
     static const struct {
         const char *name;
         uint32_t link;
-    } links[] = {{"NONE", POST_NONE}, {"LOGISTIC", POST_SIGMOID}, {"SOFTMAX", POST_SOFTMAX},
-                 {"SOFTMAX_ZERO", POST_SOFTMAX_ZERO}, {"PROBIT", POST_PROBIT}};
+    } links[] = {{"NONE", POST_NONE},
+                 {"LOGISTIC", POST_SIGMOID},
+                 {"SOFTMAX", POST_SOFTMAX},
+                 {"SOFTMAX_ZERO", POST_SOFTMAX_ZERO},
+                 {"PROBIT", POST_PROBIT}};
     size_t size;
     const uint8_t *text = node_text(node, "post_transform", &size);
     c->link = POST_NONE;
@@ -86,14 +93,17 @@ static ckks_status classifier_read(classifier *c, const model_node *node, const 
     const Onnx__Attribute *bias = node_attribute(node, "intercepts");
     *c = (classifier){.columns = x->count};
     if (node->output_count != 2) return node_error(node, err, "must have two outputs, label and scores");
-    if (!weights || !weights->n_floats || weights->n_floats % c->columns || weights->n_floats / c->columns > MODEL_ROW_MAX)
-        return node_error(node, err, "%zu coefficients for %u columns", weights ? weights->n_floats : (size_t)0, c->columns);
+    if (!weights || !weights->n_floats || weights->n_floats % c->columns ||
+        weights->n_floats / c->columns > MODEL_ROW_MAX)
+        return node_error(node, err, "%zu coefficients for %u columns",
+                          weights ? weights->n_floats : (size_t)0, c->columns);
     c->rows = (uint32_t)(weights->n_floats / c->columns);
     c->coefficients = weights->floats;
     if (bias && bias->n_floats && bias->n_floats != c->rows)
         return node_error(node, err, "%zu intercepts for %u scores", bias->n_floats, c->rows);
     c->intercepts = bias && bias->n_floats ? bias->floats : NULL;
-    const Onnx__Attribute *texts = node_attribute(node, "classlabels_strings"), *numbers = node_attribute(node, "classlabels_ints");
+    const Onnx__Attribute *texts = node_attribute(node, "classlabels_strings"),
+                          *numbers = node_attribute(node, "classlabels_ints");
     c->texts = texts && texts->n_strings ? texts : NULL;
     c->numbers = !c->texts && numbers && numbers->n_ints ? numbers : NULL;
     const size_t labels = c->texts ? c->texts->n_strings : c->numbers ? c->numbers->n_ints : 0;
@@ -148,12 +158,13 @@ static ckks_status classifier_evaluate(evaluation *e, ckks_error *err) {
     return CKKS_OK;
 }
 
-static ckks_status classifier_labels(client_steps *steps, const classifier *c, arena *memory, const model_node *node,
-                                     ckks_error *err) {
+static ckks_status classifier_labels(client_steps *steps, const classifier *c, arena *memory,
+                                     const model_node *node, ckks_error *err) {
     if (!c->texts && !c->numbers) return CKKS_OK;
     steps->label_count = (uint32_t)(c->texts ? c->texts->n_strings : c->numbers->n_ints);
     steps->labels = c->texts ? arena_take(memory, steps->label_count, sizeof *steps->labels) : NULL;
-    steps->label_numbers = c->texts ? NULL : arena_take(memory, steps->label_count, sizeof *steps->label_numbers);
+    steps->label_numbers =
+        c->texts ? NULL : arena_take(memory, steps->label_count, sizeof *steps->label_numbers);
     if (!steps->labels && !steps->label_numbers) goto exhausted;
     for (uint32_t i = 0; i < steps->label_count; i++) {
         if (!c->texts) {
@@ -175,7 +186,8 @@ static ckks_status classifier_layer(ir_node *made, lowering *l, const model_node
                                     ckks_error *err) {
     const uint32_t rows = c->is_mirrored ? 2 : c->rows;
     sparse *matrix;
-    const ckks_status rc = sparse_create(&matrix, l->memory, rows, c->columns, (uint64_t)rows * c->columns, err);
+    const ckks_status rc =
+        sparse_create(&matrix, l->memory, rows, c->columns, (uint64_t)rows * c->columns, err);
     if (rc != CKKS_OK) return rc;
     *made = (ir_node){.kind = IR_LINEAR, .count = rows, .term_count = 1, .source = node->label};
     made->bias = arena_take(l->memory, rows, sizeof *made->bias);
@@ -246,9 +258,10 @@ static ckks_status normalizer_lower(lowering *l, const model_node *node, ckks_er
     const symbol *from = lower_symbol(l, node, 0);
     size_t size;
     const uint8_t *norm = node_text(node, "norm", &size);
-    const bool adds_up = from->kind == SYMBOL_CLIENT && !from->is_label &&
-                         (from->steps.link == POST_SOFTMAX || from->steps.link == POST_SOFTMAX_ZERO ||
-                          (from->steps.link == POST_SIGMOID && is_mirrored_pair(&l->graph->nodes[from->node])));
+    const bool adds_up =
+        from->kind == SYMBOL_CLIENT && !from->is_label &&
+        (from->steps.link == POST_SOFTMAX || from->steps.link == POST_SOFTMAX_ZERO ||
+         (from->steps.link == POST_SIGMOID && is_mirrored_pair(&l->graph->nodes[from->node])));
     if (!adds_up || !norm || !text_is(norm, size, "L1"))
         return lower_refuse(l, node, "it divides by a sum of values that are known only when decrypted",
                             "leave it out: the client can normalise the scores", err);

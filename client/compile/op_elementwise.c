@@ -6,11 +6,16 @@
 
 static double apply(const char *type, double a, double b) {
     switch (*type) {
-    case 'A': return a + b;
-    case 'S': return a - b;
-    case 'M': return a * b;
-    case 'D': return a / b;
-    default: return pow(a, b);
+    case 'A':
+        return a + b;
+    case 'S':
+        return a - b;
+    case 'M':
+        return a * b;
+    case 'D':
+        return a / b;
+    default:
+        return pow(a, b);
     }
 }
 
@@ -23,7 +28,8 @@ static ckks_status pairing_init(pairing *p, arena *memory, const tensor *y, cons
                                 const model_node *node, ckks_error *err) {
     p->a = arena_take(memory, y->count, sizeof *p->a);
     p->b = arena_take(memory, y->count, sizeof *p->b);
-    if (!p->a || !p->b) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a row");
+    if (!p->a || !p->b)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a row");
     broadcast_index(p->a, y, a);
     broadcast_index(p->b, y, b);
     return CKKS_OK;
@@ -68,7 +74,8 @@ static ckks_status lower_with_constant(lowering *l, const model_node *node, uint
     const char type = *node->proto->op_type;
     double *factor = arena_take(l->memory, count, sizeof *factor);
     double *bias = arena_take(l->memory, count, sizeof *bias);
-    if (!factor || !bias) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for constants");
+    if (!factor || !bias)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for constants");
     if (type == 'D' && side == 1)
         return lower_refuse(l, node, "it divides by a value that depends on the input",
                             "multiply by a constant instead, or divide before encryption", err);
@@ -89,7 +96,8 @@ static ckks_status broadcast_node(uint32_t *out, lowering *l, const model_node *
     sparse *matrix;
     *out = from;
     if (v[node->inputs[side]].sample.count == count) return CKKS_OK;
-    const ckks_status rc = sparse_gather(&matrix, l->memory, count, v[node->inputs[side]].sample.count, index, NULL, err);
+    const ckks_status rc =
+        sparse_gather(&matrix, l->memory, count, v[node->inputs[side]].sample.count, index, NULL, err);
     return rc == CKKS_OK ? ir_linear(out, l->graph, from, matrix, NULL, node->label, err) : rc;
 }
 
@@ -102,7 +110,8 @@ static bool is_silu(const lowering *l, const model_node *node, uint32_t gate_sid
            !l->model->values[node->inputs[gate_side]].is_graph_output;
 }
 
-static ckks_status lower_encrypted_product(lowering *l, const model_node *node, const pairing *p, ckks_error *err) {
+static ckks_status lower_encrypted_product(lowering *l, const model_node *node, const pairing *p,
+                                           ckks_error *err) {
     ir_node made = {.kind = IR_PRODUCT, .count = l->model->values[node->outputs[0]].sample.count};
     for (uint32_t side = 0; side < 2; side++)
         if (is_silu(l, node, side)) {
@@ -116,7 +125,8 @@ static ckks_status lower_encrypted_product(lowering *l, const model_node *node, 
     return rc == CKKS_OK ? lower_append(l, node, &made, err) : rc;
 }
 
-static ckks_status lower_encrypted_sum(lowering *l, const model_node *node, const pairing *p, ckks_error *err) {
+static ckks_status lower_encrypted_sum(lowering *l, const model_node *node, const pairing *p,
+                                       ckks_error *err) {
     const model_value *v = l->model->values;
     const uint32_t count = v[node->outputs[0]].sample.count;
     ir_node made = {.kind = IR_LINEAR, .count = count, .term_count = 2};
@@ -128,9 +138,8 @@ static ckks_status lower_encrypted_sum(lowering *l, const model_node *node, cons
     for (uint32_t i = 0; i < count; i++) factor[i] = *node->proto->op_type == 'S' ? -1 : 1;
     for (uint32_t side = 0; side < 2; side++) {
         sparse *matrix;
-        const ckks_status rc =
-            sparse_gather(&matrix, l->memory, count, v[node->inputs[side]].sample.count, side ? p->b : p->a,
-                          side ? factor : NULL, err);
+        const ckks_status rc = sparse_gather(&matrix, l->memory, count, v[node->inputs[side]].sample.count,
+                                             side ? p->b : p->a, side ? factor : NULL, err);
         if (rc != CKKS_OK) return rc;
         made.terms[side] = (ir_term){lower_symbol(l, node, side)->node, matrix};
     }
@@ -140,28 +149,32 @@ static ckks_status lower_encrypted_sum(lowering *l, const model_node *node, cons
 static ckks_status elementwise_lower(lowering *l, const model_node *node, ckks_error *err) {
     const model_value *v = l->model->values;
     pairing p;
-    const ckks_status rc = pairing_init(&p, l->memory, &v[node->outputs[0]].sample, &v[node->inputs[0]].sample,
-                                        &v[node->inputs[1]].sample, node, err);
+    const ckks_status rc = pairing_init(&p, l->memory, &v[node->outputs[0]].sample,
+                                        &v[node->inputs[0]].sample, &v[node->inputs[1]].sample, node, err);
     if (rc != CKKS_OK) return rc;
     const bool a = lower_is_encrypted(l, node, 0), b = lower_is_encrypted(l, node, 1);
     if (!a || !b) return lower_with_constant(l, node, a ? 0 : 1, &p, err);
     switch (*node->proto->op_type) {
-    case 'M': return lower_encrypted_product(l, node, &p, err);
+    case 'M':
+        return lower_encrypted_product(l, node, &p, err);
     case 'D':
         return lower_refuse(l, node, "it divides by a value that depends on the input",
                             "multiply by a constant instead, or divide before encryption", err);
-    default: return lower_encrypted_sum(l, node, &p, err);
+    default:
+        return lower_encrypted_sum(l, node, &p, err);
     }
 }
 
 static ckks_status pow_lower(lowering *l, const model_node *node, ckks_error *err) {
     const tensor *exponent = &l->model->values[node->inputs[1]].constant;
-    const char *way_out = "only squares are compiled: write higher powers as products, for example Mul(Mul(x, x), x)";
+    const char *way_out =
+        "only squares are compiled: write higher powers as products, for example Mul(Mul(x, x), x)";
     if (!exponent->data) return lower_refuse(l, node, "the exponent depends on the input", way_out, err);
     for (uint32_t i = 0; i < exponent->count; i++)
         if (exponent->data[i] != 2.0) return lower_refuse(l, node, "the exponent is not 2", way_out, err);
     const uint32_t from = lower_symbol(l, node, 0)->node;
-    ir_node made = {.kind = IR_PRODUCT, .count = l->model->values[node->inputs[0]].sample.count, .a = from, .b = from};
+    ir_node made = {
+        .kind = IR_PRODUCT, .count = l->model->values[node->inputs[0]].sample.count, .a = from, .b = from};
     if (made.count != l->model->values[node->outputs[0]].sample.count)
         return lower_refuse(l, node, "the exponent broadcasts the base", way_out, err);
     return lower_append(l, node, &made, err);

@@ -124,8 +124,9 @@ static ckks_status lower_product(lowering *l, const model_node *node, const prod
     const uint32_t constant = node->inputs[is_a ? 1 : 0];
     sparse *matrix;
     if (is_a && lower_is_encrypted(l, node, 1))
-        return lower_refuse(l, node, "a product of two encrypted matrices",
-                            "only products with constant weights are compiled: make one factor an initialiser", err);
+        return lower_refuse(
+            l, node, "a product of two encrypted matrices",
+            "only products with constant weights are compiled: make one factor an initialiser", err);
     const ckks_status rc = product_matrix(&matrix, l, p, l->model->values[constant].constant.data, is_a, err);
     if (rc != CKKS_OK) return rc;
     return lower_linear(l, node, lower_symbol(l, node, is_a ? 0 : 1)->node, matrix, bias, err);
@@ -144,7 +145,8 @@ static ckks_status gemm_lower(lowering *l, const model_node *node, ckks_error *e
     const double beta = node_float(node, "beta", 1.0);
     uint32_t *index = arena_take(l->memory, y->count, sizeof *index);
     double *bias = arena_take(l->memory, y->count, sizeof *bias);
-    if (!index || !bias) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a bias");
+    if (!index || !bias)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a bias");
     broadcast_index(index, y, c);
     for (uint32_t i = 0; i < y->count; i++) bias[i] = beta * c->data[index[i]];
     return lower_product(l, node, &p, bias, err);
@@ -153,7 +155,8 @@ static ckks_status gemm_lower(lowering *l, const model_node *node, ckks_error *e
 static ckks_status matmul_lower(lowering *l, const model_node *node, ckks_error *err) {
     product p;
     const model_value *v = l->model->values;
-    const ckks_status rc = matmul_product(&p, node, &v[node->inputs[0]].sample, &v[node->inputs[1]].sample, err);
+    const ckks_status rc =
+        matmul_product(&p, node, &v[node->inputs[0]].sample, &v[node->inputs[1]].sample, err);
     return rc == CKKS_OK ? lower_product(l, node, &p, NULL, err) : rc;
 }
 

@@ -28,7 +28,8 @@ static ckks_status softmax_evaluate(evaluation *e, ckks_error *err) {
     const ckks_status rc = output_like(e, 0, x, err);
     double top = -INFINITY, total = 0, *y = e->out[0]->data;
     if (rc != CKKS_OK) return rc;
-    if (axis_of(e->node, x, softmax_axis(e->model)) == MODEL_NONE) return node_error(e->node, err, "axis is out of range");
+    if (axis_of(e->node, x, softmax_axis(e->model)) == MODEL_NONE)
+        return node_error(e->node, err, "axis is out of range");
     if (!softmax_takes_row(e->model, e->node, x)) {
         e->out[0]->data = NULL; /* refused when lowered */
         return CKKS_OK;
@@ -42,7 +43,8 @@ static ckks_status softmax_evaluate(evaluation *e, ckks_error *err) {
 static ckks_status softmax_lower(lowering *l, const model_node *node, ckks_error *err) {
     if (!softmax_takes_row(l->model, node, &l->model->values[node->inputs[0]].sample))
         return lower_refuse(l, node, "a softmax within the row divides by encrypted values",
-                            "only a softmax over all scores, at the end, is possible: the client computes it", err);
+                            "only a softmax over all scores, at the end, is possible: the client computes it",
+                            err);
     l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_CLIENT,
                                             .node = lower_symbol(l, node, 0)->node,
                                             .score_value = node->inputs[0],
@@ -76,8 +78,9 @@ static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error 
     const symbol *from = lower_symbol(l, node, 0);
     const uint32_t axis = axis_of(node, x, 0);
     if (axis == MODEL_NONE || x->dims[axis] != x->count)
-        return lower_refuse(l, node, "it compares encrypted values within the row, or rows of the batch",
-                            "only an ArgMax over all scores, at the end (axis 1), is possible: the client computes it", err);
+        return lower_refuse(
+            l, node, "it compares encrypted values within the row, or rows of the batch",
+            "only an ArgMax over all scores, at the end (axis 1), is possible: the client computes it", err);
     if (from->is_label) return node_error(node, err, "takes the largest of a label");
     symbol made = *from;
     if (from->kind == SYMBOL_ENCRYPTED) made.score_value = node->inputs[0];

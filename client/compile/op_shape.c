@@ -1,4 +1,5 @@
-/* Operators that move no data: one row's elements stay in their order, so that encrypted values pass through. */
+/* Operators that move no data: one row's elements stay in their order, so that encrypted values pass through.
+ */
 #include "client/compile/operator.h"
 
 #include <math.h>
@@ -8,7 +9,8 @@ static ckks_status copy_with_shape(evaluation *e, const int64_t *dims, size_t ra
     const ckks_status rc = output_shape(e, 0, dims, rank, err);
     if (rc != CKKS_OK) return rc;
     if (e->out[0]->count != e->in[0]->count)
-        return node_error(e->node, err, "%u elements cannot take the shape of %u", e->in[0]->count, e->out[0]->count);
+        return node_error(e->node, err, "%u elements cannot take the shape of %u", e->in[0]->count,
+                          e->out[0]->count);
     memcpy(e->out[0]->data, e->in[0]->data, e->in[0]->count * sizeof *e->in[0]->data);
     e->out[0]->is_integer = e->in[0]->is_integer;
     return CKKS_OK;
@@ -34,7 +36,8 @@ static ckks_status reshape_evaluate(evaluation *e, ckks_error *err) {
     const tensor *x = e->in[0], *shape = e->in[1];
     int64_t dims[TENSOR_RANK_MAX], known = 1;
     uint32_t free_axis = MODEL_NONE;
-    if (shape->rank != 1 || shape->count > TENSOR_RANK_MAX) return node_error(e->node, err, "its shape has too many axes");
+    if (shape->rank != 1 || shape->count > TENSOR_RANK_MAX)
+        return node_error(e->node, err, "its shape has too many axes");
     for (uint32_t i = 0; i < shape->count; i++) {
         const double wanted = shape->data[i];
         if (!(wanted >= -1 && wanted <= TENSOR_ELEMENTS_MAX) || wanted != floor(wanted))
@@ -72,7 +75,8 @@ static ckks_status identity_evaluate(evaluation *e, ckks_error *err) {
 }
 
 static bool is_float_type(int64_t type) {
-    return type == ELEMENT_FLOAT || type == ELEMENT_DOUBLE || type == ELEMENT_FLOAT16 || type == 16; /* bfloat16 */
+    return type == ELEMENT_FLOAT || type == ELEMENT_DOUBLE || type == ELEMENT_FLOAT16 ||
+           type == 16; /* bfloat16 */
 }
 
 static ckks_status cast_evaluate(evaluation *e, ckks_error *err) {
@@ -88,7 +92,8 @@ static ckks_status cast_evaluate(evaluation *e, ckks_error *err) {
 }
 
 static ckks_status cast_lower(lowering *l, const model_node *node, ckks_error *err) {
-    if (lower_is_encrypted(l, node, 0) && !is_float_type(node_int(node, "to", 0)) && !l->is_final[node->outputs[0]])
+    if (lower_is_encrypted(l, node, 0) && !is_float_type(node_int(node, "to", 0)) &&
+        !l->is_final[node->outputs[0]])
         return lower_refuse(l, node, "encrypted numbers cannot be rounded to integers",
                             "cast to float, or leave the cast out: values stay real numbers", err);
     return pass_lower(l, node, err);

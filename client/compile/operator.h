@@ -10,7 +10,7 @@
 #include "client/compile/lower.h"
 #include "client/compile/model.h"
 
-#define OPERATOR_INPUTS_MAX 3u
+#define OPERATOR_INPUTS_MAX  3u
 #define OPERATOR_OUTPUTS_MAX 2u
 
 typedef struct evaluation {
@@ -25,8 +25,8 @@ typedef struct evaluation {
 
 /* evaluate sets shape and data of each output; inputs have data. CKKS_MALFORMED where shapes do not fit. */
 typedef ckks_status (*operator_evaluate)(evaluation *e, ckks_error *err);
-/* lower sets the symbol of each output (lowering.h); the node has at least one input that is not constant. What
- * cannot run encrypted is recorded with lower_refuse and is no error. */
+/* lower sets the symbol of each output (lowering.h); the node has at least one input that is not constant.
+ * What cannot run encrypted is recorded with lower_refuse and is no error. */
 typedef ckks_status (*operator_lower)(lowering *l, const model_node *node, ckks_error *err);
 
 typedef struct operator_row {
@@ -43,8 +43,8 @@ const operator_row *operator_find(const char *domain, const char *type);
 void operator_way_out(const char *type, const char **reason, const char **way_out);
 
 /* the families */
-extern const operator_row operators_gemm[], operators_elementwise[], operators_shape[], operators_classifier[],
-    operators_activation[], operators_output[];
+extern const operator_row operators_gemm[], operators_elementwise[], operators_shape[],
+    operators_classifier[], operators_activation[], operators_output[];
 
 /* ---- help for evaluate ---- */
 
@@ -53,8 +53,8 @@ ckks_status output_like(evaluation *e, uint32_t index, const tensor *like, ckks_
 ckks_status output_shape(evaluation *e, uint32_t index, const int64_t *dims, size_t rank, ckks_error *err);
 
 /* broadcast_shape: numpy's rule; CKKS_MALFORMED if the shapes do not go together. */
-ckks_status broadcast_shape(int64_t dims[TENSOR_RANK_MAX], uint32_t *rank, const model_node *node, const tensor *a,
-                            const tensor *b, ckks_error *err);
+ckks_status broadcast_shape(int64_t dims[TENSOR_RANK_MAX], uint32_t *rank, const model_node *node,
+                            const tensor *a, const tensor *b, ckks_error *err);
 /* broadcast_index fills index[out->count]: the flat element of `in` that each output element takes. */
 void broadcast_index(uint32_t *index, const tensor *out, const tensor *in);
 

@@ -15,15 +15,18 @@ void operator_way_out(const char *type, const char **reason, const char **way_ou
     static const struct {
         const char *type, *reason, *way_out;
     } known[] = {
-        {"Conv", "convolutions are not compiled", "replace it by a dense layer, or apply it before encryption"},
+        {"Conv", "convolutions are not compiled",
+         "replace it by a dense layer, or apply it before encryption"},
         {"MaxPool", "a maximum needs comparisons, which encrypted numbers do not have",
          "use a dense layer with stride-like weights, or average before encryption"},
         {"BatchNormalization", "normalisation layers are not compiled",
          "fuse it into the layer before it (torch: fuse_modules; onnxsim does it too)"},
         {"LayerNormalization", "it divides by a value that depends on the input",
          "train without it, or with a normalisation whose statistics are constants"},
-        {"Exp", "no polynomial for this function", "move it behind the outputs, or use Sigmoid, Tanh or x*Sigmoid(x)"},
-        {"LeakyRelu", "no polynomial for this function", "use Relu, or x*Sigmoid(x) (SiLU), which needs a lower degree"},
+        {"Exp", "no polynomial for this function",
+         "move it behind the outputs, or use Sigmoid, Tanh or x*Sigmoid(x)"},
+        {"LeakyRelu", "no polynomial for this function",
+         "use Relu, or x*Sigmoid(x) (SiLU), which needs a lower degree"},
         {"Elu", "no polynomial for this function", "use x*Sigmoid(x) (SiLU) and train again"},
         {"Gelu", "no polynomial for this function", "use x*Sigmoid(x) (SiLU) and train again"},
         {"Dropout", "it belongs to training", "export the model in evaluation mode"},
@@ -38,10 +41,12 @@ void operator_way_out(const char *type, const char **reason, const char **way_ou
          "train a logistic regression or a small network on the same table"},
         {"ai.onnx.ml.TreeEnsembleRegressor", "trees compare, which encrypted numbers cannot",
          "train a linear model or a small network on the same table"},
-        {"ai.onnx.ml.LinearRegressor", "this operator is not compiled", "write it as Gemm: the weights are the same"},
+        {"ai.onnx.ml.LinearRegressor", "this operator is not compiled",
+         "write it as Gemm: the weights are the same"},
     };
     *reason = "this operator is not compiled";
-    *way_out = "write it with Gemm, MatMul, Add, Sub, Mul, Reshape and an activation, or take it out of the model and "
+    *way_out = "write it with Gemm, MatMul, Add, Sub, Mul, Reshape and an activation, or take it out of the "
+               "model and "
                "apply it before encryption";
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].type, type) == 0) *reason = known[i].reason, *way_out = known[i].way_out;
@@ -57,7 +62,8 @@ ckks_status output_shape(evaluation *e, uint32_t index, const int64_t *dims, siz
     t->is_integer = false;
     t->data = arena_take(e->memory, t->count, sizeof *t->data);
     if (t->data) return CKKS_OK;
-    return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for %u elements", t->count);
+    return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for %u elements",
+                          t->count);
 }
 
 ckks_status output_like(evaluation *e, uint32_t index, const tensor *like, ckks_error *err) {
@@ -66,8 +72,8 @@ ckks_status output_like(evaluation *e, uint32_t index, const tensor *like, ckks_
     return output_shape(e, index, dims, like->rank, err);
 }
 
-ckks_status broadcast_shape(int64_t dims[TENSOR_RANK_MAX], uint32_t *rank, const model_node *node, const tensor *a,
-                            const tensor *b, ckks_error *err) {
+ckks_status broadcast_shape(int64_t dims[TENSOR_RANK_MAX], uint32_t *rank, const model_node *node,
+                            const tensor *a, const tensor *b, ckks_error *err) {
     *rank = a->rank > b->rank ? a->rank : b->rank;
     for (uint32_t i = 0; i < *rank; i++) {
         const uint32_t da = i + a->rank < *rank ? 1 : a->dims[i + a->rank - *rank];

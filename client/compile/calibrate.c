@@ -1,0 +1,211 @@
+#include "client/compile/calibrate.h"
+
+#include "kernels/evaluator/chebyshev.h"
+
+#include <math.h>
+#include <string.h>
+
+#define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for calibration")
+
+ckks_status graph_observe(ir_graph *g, const calibration *data, double *scores, ckks_error *err) {
+    ir_run run;
+    ckks_status rc;
+    ir_count_uses(g);
+    if ((rc = ir_run_init(&run, g, g->memory, err)) != CKKS_OK) return rc;
+    for (uint32_t k = 0; k < g->count; k++) g->nodes[k].minimum = INFINITY, g->nodes[k].maximum = -INFINITY;
+    for (uint64_t r = 0; r < data->row_count; r++) {
+        if ((rc = ir_run_row(&run, g, data->rows + r * data->column_count, err)) != CKKS_OK) return rc;
+        for (uint32_t k = 0; k < g->count; k++) {
+            ir_node *n = &g->nodes[k];
+            for (uint32_t i = 0; n->use_count && i < n->count; i++) {
+                n->minimum = fmin(n->minimum, run.values[k][i]);
+                n->maximum = fmax(n->maximum, run.values[k][i]);
+            }
+        }
+        const uint32_t width = g->nodes[g->output].count;
+        if (scores) memcpy(scores + r * width, run.values[g->output], width * sizeof *scores);
+    }
+    return CKKS_OK;
+}
+
+/* ---- polynomials ---- */
+
+#define FIT_NODES  512
+#define FIT_POINTS 2001
+
+static double series_value(const double *c, uint32_t degree, double t) {
+    double b1 = 0, b2 = 0;
+    for (uint32_t k = degree; k >= 1; k--) {
+        const double b0 = c[k] + 2 * t * b1 - b2;
+        b2 = b1, b1 = b0;
+    }
+    return c[0] + t * b1 - b2;
+}
+
+void chebyshev_fit(double *coefficients, double *error, ir_function function, double low, double high,
+                   uint32_t degree) {
+    const double centre = 0.5 * (low + high), half = 0.5 * (high - low), pi = 3.14159265358979323846;
+    double sample[FIT_NODES], largest = 0;
+    for (int j = 0; j < FIT_NODES; j++)
+        sample[j] = ir_function_value(function, centre + half * cos(pi * (j + 0.5) / FIT_NODES));
+    for (uint32_t k = 0; k <= degree; k++) {
+        double sum = 0;
+        for (int j = 0; j < FIT_NODES; j++) sum += sample[j] * cos(pi * k * (j + 0.5) / FIT_NODES);
+        coefficients[k] = (k ? 2.0 : 1.0) * sum / FIT_NODES;
+    }
+    for (int j = 0; j < FIT_POINTS; j++) {
+        const double t = -1 + 2.0 * j / (FIT_POINTS - 1);
+        const double miss =
+            series_value(coefficients, degree, t) - ir_function_value(function, centre + half * t);
+        largest = fmax(largest, fabs(miss));
+    }
+    *error = largest;
+}
+
+/* The lowest depth whose highest degree meets the tolerance, then the lowest degree of that depth that does.
+ */
+static bool choose_degree(ir_node *node, double tolerance) {
+    double scratch[POLYNOMIAL_DEGREE_MAX + 1], error = INFINITY;
+    uint32_t highest = 1;
+    while (highest <= POLYNOMIAL_DEGREE_MAX) {
+        chebyshev_fit(scratch, &error, node->function, node->interval_low, node->interval_high, highest);
+        if (error <= tolerance) break;
+        highest = 2 * highest + 1;
+    }
+    if (highest > POLYNOMIAL_DEGREE_MAX) return false;
+    uint32_t degree = highest / 2 + 1;
+    for (; degree < highest; degree++) {
+        chebyshev_fit(scratch, &error, node->function, node->interval_low, node->interval_high, degree);
+        if (error <= tolerance) break;
+    }
+    chebyshev_fit(node->coefficients, &error, node->function, node->interval_low, node->interval_high,
+                  degree);
+    /* an odd or even function leaves coefficients that are rounding errors */
+    double largest = 0;
+    for (uint32_t k = 0; k <= degree; k++) largest = fmax(largest, fabs(node->coefficients[k]));
+    for (uint32_t k = 0; k <= degree; k++)
+        if (fabs(node->coefficients[k]) < 1e-13 * largest) node->coefficients[k] = 0;
+    while (degree > 1 && node->coefficients[degree] == 0) degree--;
+    node->degree = degree;
+    node->polynomial_error = error;
+    return node->coefficients[degree] != 0;
+}
+
+static ckks_status make_polynomial(ir_graph *out, ir_node *node, uint32_t from, const ir_node *input,
+                                   double tolerance, double margin, uint32_t *number, ckks_error *err) {
+    const double span = fmax(input->maximum - input->minimum, 1e-3), widen = 0.5 * margin * span;
+    ir_node made = *node;
+    made.kind = IR_POLYNOMIAL;
+    made.interval_low = input->minimum - widen;
+    made.interval_high = made.interval_low + span + 2 * widen;
+    made.coefficients = arena_take(out->memory, POLYNOMIAL_DEGREE_MAX + 1, sizeof *made.coefficients);
+    double *factor = arena_take(out->memory, input->count, sizeof *factor);
+    double *bias = arena_take(out->memory, input->count, sizeof *bias);
+    sparse *matrix;
+    if (!made.coefficients || !factor || !bias) return NO_MEMORY(err);
+    const double low = ir_function_value(node->function, made.interval_low);
+    const double high = ir_function_value(node->function, made.interval_high);
+    if (!choose_degree(&made, tolerance * fmax(0.5 * fabs(high - low), 1e-3)))
+        return ckks_error_set(
+            err, CKKS_PRECISION, node->source,
+            "no polynomial of degree up to %u is close enough to %s on [%.3g, %.3g]: allow a larger "
+            "error (--target-error), or train with x*Sigmoid(x) or squares",
+            POLYNOMIAL_DEGREE_MAX, ir_function_name(node->function), made.interval_low, made.interval_high);
+    const double half = 0.5 * (made.interval_high - made.interval_low);
+    for (uint32_t i = 0; i < input->count; i++) {
+        factor[i] = 1 / half;
+        bias[i] = -(made.interval_low + half) / half;
+    }
+    ckks_status rc = sparse_gather(&matrix, out->memory, input->count, input->count, NULL, factor, err);
+    if (rc == CKKS_OK) rc = ir_linear(&made.a, out, from, matrix, bias, node->source, err);
+    return rc == CKKS_OK ? ir_append(number, out, &made, err) : rc;
+}
+
+/* a node of `in`, its operands renumbered; term and bias arrays are copied, since folding writes them */
+static ckks_status copy_node(uint32_t *number, ir_graph *out, const ir_node *node, const uint32_t *map,
+                             ckks_error *err) {
+    ir_node made = *node;
+    if (made.kind == IR_LINEAR) {
+        made.terms = arena_take(out->memory, made.term_count, sizeof *made.terms);
+        made.bias = arena_take(out->memory, made.count, sizeof *made.bias);
+        if (!made.terms || !made.bias) return NO_MEMORY(err);
+        memcpy(made.bias, node->bias, made.count * sizeof *made.bias);
+        for (uint32_t t = 0; t < made.term_count; t++)
+            made.terms[t] = (ir_term){map[node->terms[t].from], node->terms[t].matrix};
+    } else if (made.kind != IR_INPUT) {
+        made.a = map[node->a];
+        made.b = made.kind == IR_PRODUCT ? map[node->b] : 0;
+    }
+    return ir_append(number, out, &made, err);
+}
+
+ckks_status graph_substitute(ir_graph *out, const ir_graph *in, double tolerance, double margin,
+                             ckks_error *err) {
+    ckks_status rc = CKKS_OK;
+    uint32_t *map = arena_take(in->memory, in->count, sizeof *map);
+    ir_init(out, in->memory);
+    if (!map) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < in->count && rc == CKKS_OK; i++) {
+        ir_node *node = &in->nodes[i];
+        if (!node->use_count) continue;
+        if (node->kind == IR_ACTIVATION)
+            rc = make_polynomial(out, node, map[node->a], &in->nodes[node->a], tolerance, margin, &map[i],
+                                 err);
+        else
+            rc = copy_node(&map[i], out, node, map, err);
+    }
+    if (rc != CKKS_OK) return rc;
+    out->output = map[in->output];
+    return ir_fold(out, err);
+}
+
+/* ---- factors ---- */
+
+ckks_status graph_scale_input(ir_graph *out, const ir_graph *in, const double *factor, ckks_error *err) {
+    uint32_t *map = arena_take(in->memory, in->count, sizeof *map);
+    ckks_status rc = CKKS_OK;
+    ir_init(out, in->memory);
+    if (!map) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < in->count && rc == CKKS_OK; i++) {
+        if (!in->nodes[i].use_count) continue;
+        rc = copy_node(&map[i], out, &in->nodes[i], map, err);
+        if (i || rc != CKKS_OK) continue;
+        sparse *matrix;
+        const uint32_t count = in->nodes[0].count, input = map[0];
+        rc = sparse_gather(&matrix, in->memory, count, count, NULL, factor, err);
+        if (rc == CKKS_OK) rc = ir_linear(&map[0], out, input, matrix, NULL, in->nodes[0].source, err);
+    }
+    if (rc != CKKS_OK) return rc;
+    out->output = map[in->output];
+    return ir_fold(out, err);
+}
+
+ckks_status graph_scale_output(ir_graph *g, double factor, ckks_error *err) {
+    const uint32_t count = g->nodes[g->output].count, from = g->output;
+    double *factors = arena_take(g->memory, count, sizeof *factors);
+    sparse *matrix;
+    if (!factors) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < count; i++) factors[i] = factor;
+    ckks_status rc = sparse_gather(&matrix, g->memory, count, count, NULL, factors, err);
+    if (rc == CKKS_OK) rc = ir_linear(&g->output, g, from, matrix, NULL, g->nodes[from].source, err);
+    return rc == CKKS_OK ? ir_fold(g, err) : rc;
+}
+
+/* ---- levels ---- */
+
+static void raise(uint32_t *levels, uint32_t node, uint32_t level) {
+    if (levels[node] < level) levels[node] = level;
+}
+
+uint32_t graph_levels(uint32_t *levels, const ir_graph *g) {
+    memset(levels, 0, g->count * sizeof *levels);
+    for (uint32_t i = g->count; i-- > 0;) {
+        const ir_node *n = &g->nodes[i];
+        if (!n->use_count || n->kind == IR_INPUT) continue;
+        const uint32_t before = levels[i] + (n->kind == IR_POLYNOMIAL ? chebyshev_depth(n->degree) : 1);
+        for (uint32_t t = 0; t < n->term_count; t++) raise(levels, n->terms[t].from, before);
+        if (n->kind != IR_LINEAR) raise(levels, n->a, before);
+        if (n->kind == IR_PRODUCT) raise(levels, n->b, before);
+    }
+    return levels[0];
+}

@@ -1,0 +1,42 @@
+/*
+ * From the compiler's graph to the operation list: diagonals, baby and giant steps, exact scales.
+ *
+ * Levels come from behind (graph_levels). Scales: a linear layer lands exactly on the scale that its value is
+ * wanted at, since its plaintexts are encoded at the scale that makes the rescale land there bit for bit;
+ * that is the nominal scale, or, before a square, the one whose square rescales to the nominal. What squares
+ * make of it is computed as the evaluator computes it, and the next linear layer takes it from there.
+ */
+#ifndef CKKS_COMPILE_EMIT_H
+#define CKKS_COMPILE_EMIT_H
+
+#include "client/compile/ir.h"
+#include "client/compile/parameters.h"
+#include "kernels/program/plan.h"
+
+/* One row of the report. */
+typedef struct emitted_layer {
+    const char *source;
+    const char *kind; /* "dense", "square", "product", "silu", ... */
+    uint32_t elements_in, elements_out;
+    uint32_t level_in, level_out;
+    uint32_t diagonals, babies, giants, folds; /* dense */
+    uint32_t degree;                           /* polynomials */
+    double interval_low, interval_high, polynomial_error;
+    double noise; /* estimated deviation of an element afterwards */
+} emitted_layer;
+
+typedef struct emitted_program {
+    plan plan;                          /* without keys, digests and self test; all arrays in `memory` */
+    uint32_t input_slots, output_slots; /* periods */
+    double noise;                       /* of a score */
+    uint32_t layer_count;
+    emitted_layer *layers;
+    uint32_t rotation_count; /* key switches by rotation */
+} emitted_program;
+
+/* program_emit: choice->params must have graph_levels' depth and slots; it must outlive the plan.
+ * CKKS_PRECISION naming the node whose observed values are too large for the headroom. */
+ckks_status program_emit(emitted_program *out, const ir_graph *g, const parameter_choice *choice,
+                         arena *memory, ckks_error *err);
+
+#endif
