@@ -399,6 +399,7 @@ ckks_status program_emit(emitted_program *out, const ir_graph *g, const paramete
     }
     *output = e.values[g->output].value;
     plan_builder_finish(&out->plan, &e.builder, 1);
+    out->plains = e.builder.plains.items;
     out->plan.output_count = 1;
     out->plan.outputs = output;
     out->output_slots = layout_period(g->nodes[g->output].count);

@@ -27,6 +27,7 @@ typedef struct emitted_layer {
 
 typedef struct emitted_program {
     plan plan;                          /* without keys, digests and self test; all arrays in `memory` */
+    plan_plain *plains;                 /* plan.plains, to fill digests in */
     uint32_t input_slots, output_slots; /* periods */
     double noise;                       /* of a score */
     uint32_t layer_count;

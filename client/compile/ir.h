@@ -13,7 +13,7 @@
 
 #include "client/compile/sparse.h"
 
-#define IR_NODES_MAX 65536u
+#define IR_NODES_MAX 8192u
 
 typedef enum ir_kind { IR_INPUT = 1, IR_LINEAR, IR_PRODUCT, IR_ACTIVATION, IR_POLYNOMIAL } ir_kind;
 

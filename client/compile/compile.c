@@ -1,0 +1,380 @@
+/*
+ * The stages in order: read, lower, peel and fold, calibrate, substitute, then parameter set after parameter
+ * set until one keeps the promise, and the package.
+ */
+#include "client/compile/compile.h"
+
+#include "client/compile/calibrate.h"
+#include "client/compile/describe.h"
+#include "client/compile/emit.h"
+#include "client/compile/prove.h"
+#include "client/compile/report.h"
+#include "kernels/base/hash.h"
+#include "proto/package.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_TARGET_ERROR 0.01
+#define DEFAULT_RANGE_MARGIN 0.25
+#define DEFAULT_CHECK_ROWS   8u
+/* the promised error is at most this share of the scores' range */
+#define PROMISE_SHARE 1e-3
+/* how far an estimate, in deviations, and how far a measured maximum are trusted */
+#define DEVIATIONS      7.0
+#define MEASURED_FACTOR 2.0
+/* elements and scores beyond this size are scaled by powers of two */
+#define INPUT_SIZE_MAX 16.0
+#define SCORE_SIZE_MAX 64.0
+
+#define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to compile")
+
+typedef struct compilation {
+    compile_options options; /* defaults filled in */
+    arena memory;
+    compile_report *report;
+    onnx_model *model;
+    lowered_model lowered;
+    ir_preprocess preprocess;
+    ir_graph graph; /* with polynomials */
+    double *rows;   /* preprocessed */
+    calibration data;
+    uint32_t score_count;
+    double *original, *scores; /* [row][score]: ONNX, and the polynomial graph's (as decrypted) */
+    double score_scale;        /* decrypted score times this = the model's score */
+    parameter_choice choice;
+    emitted_program program;
+    proof proof;
+    double promised_error; /* of a decrypted score */
+} compilation;
+
+static void progress(const compilation *c, const char *stage, uint64_t done, uint64_t total) {
+    if (c->options.progress) c->options.progress(c->options.progress_context, stage, done, total);
+}
+
+/* ---- options and rows ---- */
+
+static ckks_status check_options(compilation *c, const compile_options *options, ckks_error *err) {
+    compile_options *o = &c->options;
+    *o = *options;
+    if (!o->onnx_path)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "onnx_path", "no ONNX file is named");
+    if (!o->calibration.values || !o->calibration.row_count)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "calibration", "no calibration rows");
+    if (!o->security_bits) o->security_bits = 128;
+    if (o->security_bits != 128 && o->security_bits != 192 && o->security_bits != 256)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "security_bits", "%u: 128, 192 and 256 are defined",
+                              o->security_bits);
+    if (o->log_n && (o->log_n < CKKS_LOG_N_MIN || o->log_n > CKKS_LOG_N_MAX))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "log_n", "%u is not within %u to %u", o->log_n,
+                              CKKS_LOG_N_MIN, CKKS_LOG_N_MAX);
+    if (o->target_error == 0) o->target_error = DEFAULT_TARGET_ERROR;
+    if (o->range_margin == 0) o->range_margin = DEFAULT_RANGE_MARGIN;
+    if (!(o->target_error > 0 && o->target_error < 1))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "target_error", "%g is not between 0 and 1",
+                              o->target_error);
+    if (!(o->range_margin > 0 && o->range_margin <= 10))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "range_margin", "%g is not between 0 and 10",
+                              o->range_margin);
+    if (!o->check_rows) o->check_rows = DEFAULT_CHECK_ROWS;
+    if (o->check_rows > o->calibration.row_count) o->check_rows = (uint32_t)o->calibration.row_count;
+    return CKKS_OK;
+}
+
+static ckks_status check_rows(const compilation *c, ckks_error *err) {
+    const compile_calibration *data = &c->options.calibration;
+    if (data->column_count != c->model->input_shape.count)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "calibration",
+                              "rows of %u numbers, the model takes %u", data->column_count,
+                              c->model->input_shape.count);
+    for (uint64_t r = 0; r < data->row_count; r++)
+        for (uint32_t i = 0; i < data->column_count; i++)
+            if (!isfinite(data->values[r * data->column_count + i]))
+                return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "calibration",
+                                      "row %llu, column %u is missing or not a number: fill it in first",
+                                      (unsigned long long)r + 1, i + 1);
+    return CKKS_OK;
+}
+
+/* ---- front half: from ONNX to a graph of polynomials ---- */
+
+static ckks_status read_model(compilation *c, ckks_error *err) {
+    ckks_status rc;
+    progress(c, "read", 0, 1);
+    const char *path = c->options.onnx_path, *slash = strrchr(path, '/');
+    const char *name = c->options.name ? c->options.name : slash ? slash + 1 : path;
+    char *copy = arena_text(&c->report->memory, name);
+    if (!copy) return NO_MEMORY(err);
+    const size_t length = strlen(copy);
+    if (!c->options.name && length > 5 && strcmp(copy + length - 5, ".onnx") == 0) copy[length - 5] = 0;
+    c->report->name = copy;
+    if ((rc = model_read_file(&c->model, path, err)) != CKKS_OK) return rc;
+    rc = model_lower(&c->lowered, c->model, &c->memory, err);
+    if (c->model->refusal_count) {
+        const ckks_status copied = report_refusals(c->report, c->model, err);
+        if (copied != CKKS_OK) return copied;
+    }
+    return rc;
+}
+
+static void preprocess_rows(compilation *c) {
+    const compile_calibration *raw = &c->options.calibration;
+    for (uint64_t r = 0; r < raw->row_count; r++)
+        for (uint32_t i = 0; i < raw->column_count; i++) {
+            const uint64_t at = r * raw->column_count + i;
+            c->rows[at] = (raw->values[at] - c->preprocess.offset[i]) * c->preprocess.scale[i];
+        }
+}
+
+/* the exact graph must say what ONNX says */
+static ckks_status compare_with_original(const compilation *c, ckks_error *err) {
+    double largest = 0;
+    const uint64_t total = c->data.row_count * c->score_count;
+    for (uint64_t i = 0; i < total; i++) largest = fmax(largest, fabs(c->original[i]));
+    for (uint64_t i = 0; i < total; i++)
+        if (!(fabs(c->scores[i] - c->original[i]) <= 1e-8 * (1 + largest)))
+            return ckks_error_set(err, CKKS_INTERNAL, "lowering",
+                                  "row %llu scores %.9g, the ONNX model gives %.9g",
+                                  (unsigned long long)(i / c->score_count) + 1, c->scores[i], c->original[i]);
+    return CKKS_OK;
+}
+
+static ckks_status prepare_rows(compilation *c, ckks_error *err) {
+    ir_graph *g = &c->lowered.graph;
+    const compile_calibration *raw = &c->options.calibration;
+    ckks_status rc;
+    c->score_count = g->nodes[g->output].count;
+    c->rows = arena_take(&c->memory, raw->row_count * raw->column_count, sizeof *c->rows);
+    c->original = arena_take(&c->memory, raw->row_count * c->score_count, sizeof *c->original);
+    c->scores = arena_take(&c->memory, raw->row_count * c->score_count, sizeof *c->scores);
+    if (!c->rows || !c->original || !c->scores) return NO_MEMORY(err);
+    progress(c, "calibrate", 0, 1);
+    if ((rc = onnx_interpret(c->original, c->model, raw->values, raw->row_count, err)) != CKKS_OK) return rc;
+    if ((rc = ir_peel(g, &c->preprocess, err)) != CKKS_OK) return rc;
+    if ((rc = ir_fold(g, err)) != CKKS_OK) return rc;
+    preprocess_rows(c);
+    c->data = (calibration){c->rows, raw->row_count, raw->column_count};
+    if ((rc = graph_observe(g, &c->data, c->scores, err)) != CKKS_OK) return rc;
+    return compare_with_original(c, err);
+}
+
+/* raw numbers in the thousands cost precision: the client divides each column by a power of two, and the
+ * first layer takes it back */
+static ckks_status scale_input(compilation *c, ckks_error *err) {
+    const uint32_t count = c->data.column_count;
+    double *factor = arena_take(&c->memory, count, sizeof *factor);
+    bool is_needed = false;
+    ir_graph scaled;
+    if (!factor) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < count; i++) {
+        double largest = 0;
+        for (uint64_t r = 0; r < c->data.row_count; r++)
+            largest = fmax(largest, fabs(c->rows[r * count + i]));
+        factor[i] = largest > INPUT_SIZE_MAX ? exp2(ceil(log2(largest))) : 1;
+        is_needed = is_needed || factor[i] != 1;
+    }
+    if (!is_needed) return CKKS_OK;
+    ckks_status rc = graph_scale_input(&scaled, &c->lowered.graph, factor, err);
+    if (rc != CKKS_OK) return rc;
+    c->lowered.graph = scaled;
+    c->preprocess.is_present = true;
+    for (uint32_t i = 0; i < count; i++) c->preprocess.scale[i] /= factor[i];
+    preprocess_rows(c);
+    rc = graph_observe(&c->lowered.graph, &c->data, c->scores, err);
+    return rc == CKKS_OK ? report_note(c->report, err,
+                                       "large input columns are divided by powers of two before encryption")
+                         : rc;
+}
+
+static double largest_difference(const compilation *c) {
+    double largest = 0;
+    for (uint64_t i = 0; i < c->data.row_count * c->score_count; i++)
+        largest = fmax(largest, fabs(c->scores[i] * c->score_scale - c->original[i]));
+    return largest;
+}
+
+static double score_range(const compilation *c) {
+    const ir_node *n = &c->lowered.graph.nodes[c->lowered.graph.output];
+    return fmax(n->maximum - n->minimum, 1e-3 * fmax(fabs(n->maximum), fabs(n->minimum)));
+}
+
+/* tighter and tighter polynomials until the scores on the calibration rows are as close as asked */
+static ckks_status substitute(compilation *c, ckks_error *err) {
+    const double wanted = c->options.target_error * score_range(c);
+    c->score_scale = 1;
+    for (double tolerance = 0.1; tolerance > 1e-7; tolerance /= 2) {
+        ckks_status rc =
+            graph_substitute(&c->graph, &c->lowered.graph, tolerance, c->options.range_margin, err);
+        if (rc != CKKS_OK) return rc;
+        if ((rc = graph_observe(&c->graph, &c->data, c->scores, err)) != CKKS_OK) return rc;
+        c->report->summary.polynomial_error = largest_difference(c);
+        if (c->report->summary.polynomial_error <= wanted) return CKKS_OK;
+    }
+    return ckks_error_set(err, CKKS_PRECISION, "target_error",
+                          "scores differ by %.3g from the original model's, %.3g was asked for",
+                          c->report->summary.polynomial_error, wanted);
+}
+
+static ckks_status scale_output(compilation *c, ckks_error *err) {
+    const ir_node *n = &c->graph.nodes[c->graph.output];
+    const double largest = fmax(fabs(n->minimum), fabs(n->maximum));
+    if (largest <= SCORE_SIZE_MAX) return CKKS_OK;
+    c->score_scale = exp2(ceil(log2(largest / SCORE_SIZE_MAX)));
+    ckks_status rc = graph_scale_output(&c->graph, 1 / c->score_scale, err);
+    if (rc == CKKS_OK) rc = graph_observe(&c->graph, &c->data, c->scores, err);
+    return rc == CKKS_OK
+               ? report_note(c->report, err, "scores are multiplied by %g after decryption", c->score_scale)
+               : rc;
+}
+
+static uint32_t label_of(const double *scores, uint32_t count) {
+    uint32_t best = 0;
+    if (count == 1) return scores[0] > 0;
+    for (uint32_t i = 1; i < count; i++)
+        if (scores[i] > scores[best]) best = i;
+    return best;
+}
+
+static void compare_labels(compilation *c) {
+    uint64_t agree = 0;
+    for (uint64_t r = 0; r < c->data.row_count; r++)
+        agree += label_of(c->scores + r * c->score_count, c->score_count) ==
+                 label_of(c->original + r * c->score_count, c->score_count);
+    c->report->summary.agreement = (double)agree / (double)c->data.row_count;
+    c->report->summary.score_minimum = c->graph.nodes[c->graph.output].minimum * c->score_scale;
+    c->report->summary.score_maximum = c->graph.nodes[c->graph.output].maximum * c->score_scale;
+}
+
+/* ---- back half: parameters, program, proof ---- */
+
+static uint32_t slots_needed(const ir_graph *g) {
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < g->count; i++)
+        while (g->nodes[i].use_count && most < g->nodes[i].count) most *= 2;
+    return most;
+}
+
+/* the seed is public and the same for the same file and name, so that compiling twice gives the same package
+ */
+static void choose_self_test_seed(compilation *c) {
+    static const char purpose[] = "ckksd self test";
+    uint8_t text[SHA256_BYTES + sizeof purpose];
+    memcpy(text, c->model->digest, SHA256_BYTES);
+    memcpy(text + SHA256_BYTES, purpose, sizeof purpose);
+    sha256(c->program.plan.self_test_seed, text, sizeof text);
+}
+
+/* CKKS_PRECISION: these parameters do not keep the promise, the next may */
+static ckks_status try_parameters(compilation *c, ckks_error *err) {
+    const double allowed = PROMISE_SHARE * score_range(c) / c->score_scale;
+    const workload_progress report = {c->options.progress, c->options.progress_context};
+    const prove_rows rows = {
+        c->rows, c->scores, c->data.row_count, c->data.column_count, c->score_count, c->options.check_rows};
+    ckks_status rc = program_emit(&c->program, &c->graph, &c->choice, &c->memory, err);
+    if (rc != CKKS_OK) return rc;
+    c->program.plan.is_insecure = c->options.allow_insecure && params_security_bits(&c->choice.params) == 0;
+    choose_self_test_seed(c);
+    c->promised_error = DEVIATIONS * c->program.noise;
+    if (c->promised_error <= allowed || c->options.allow_insecure) {
+        if ((rc = program_prove(&c->proof, &c->program, &rows, &c->memory, &report, err)) != CKKS_OK)
+            return rc;
+        c->promised_error = fmax(c->promised_error, MEASURED_FACTOR * c->proof.measured_error);
+    }
+    if (c->promised_error <= allowed || c->options.allow_insecure) return CKKS_OK;
+    return ckks_error_set(err, CKKS_PRECISION, "parameters",
+                          "scores would be off by %.2g, a thousandth of their range is %.2g",
+                          c->promised_error * c->score_scale, allowed * c->score_scale);
+}
+
+static ckks_status find_program(compilation *c, ckks_error *err) {
+    uint32_t *levels = arena_take(&c->memory, c->graph.count, sizeof *levels);
+    ckks_error last = {0};
+    if (!levels) return NO_MEMORY(err);
+    const parameter_wish wish = {.depth = graph_levels(levels, &c->graph),
+                                 .slot_count = slots_needed(&c->graph),
+                                 .security_bits = c->options.security_bits,
+                                 .log_n = c->options.log_n,
+                                 .allow_insecure = c->options.allow_insecure};
+    for (uint32_t row = 0;; row++) {
+        ckks_error local = {0};
+        ckks_status rc = parameter_choose(&c->choice, &row, &wish, &local);
+        if (rc == CKKS_NOT_FOUND && last.code)
+            return ckks_error_set(err, last.code, last.field, "%s", last.message);
+        if (rc == CKKS_OK) rc = try_parameters(c, &local);
+        if (rc == CKKS_OK) return CKKS_OK;
+        if (rc != CKKS_PRECISION) return ckks_error_set(err, rc, local.field, "%s", local.message);
+        last = local;
+    }
+}
+
+/* ---- the package ---- */
+
+static void fill_summary(compilation *c) {
+    compile_summary *s = &c->report->summary;
+    s->promised_error = c->promised_error * c->score_scale;
+    s->measured_error = c->proof.measured_error * c->score_scale;
+    s->checked_rows = c->proof.checked_rows;
+    s->weights_bytes = c->proof.memory.weights_bytes;
+    s->arena_bytes = c->proof.memory.arena_bytes;
+    s->resident_key_bytes = c->proof.memory.keys_bytes;
+}
+
+static ckks_status build_package(compilation *c, uint8_t **package_bytes, size_t *size, ckks_error *err) {
+    Ckksd__V1__ModelDescription description;
+    Ckksd__V1__CompileReport report;
+    package *parsed = NULL;
+    const describe_input in = {.name = c->report->name,
+                               .model = c->model,
+                               .raw = &c->options.calibration,
+                               .graph = &c->graph,
+                               .preprocess = &c->preprocess,
+                               .steps = &c->lowered.steps,
+                               .program = &c->program,
+                               .score_scale = c->score_scale,
+                               .promised_error = c->promised_error,
+                               .depth = c->program.plan.values[0].level};
+    ckks_status rc = describe_model(&description, &in, &c->memory, err);
+    if (rc != CKKS_OK) return rc;
+    ckksd__v1__compile_report__init(&report);
+    report.producer = (char[]){"ckksctl " CKKSD_VERSION};
+    report.has_source_digest = 1;
+    report.source_digest = (ProtobufCBinaryData){SHA256_BYTES, c->model->digest};
+    report.has_clear_agreement = 1, report.clear_agreement = c->report->summary.agreement;
+    report.has_calibration_rows = 1;
+    report.calibration_rows = (uint32_t)(c->data.row_count > UINT32_MAX ? UINT32_MAX : c->data.row_count);
+    if ((rc = package_build(package_bytes, size, &c->program.plan, &description, &report, err)) != CKKS_OK)
+        return rc;
+    /* what a daemon will say of it */
+    rc = package_parse(&parsed, *package_bytes, *size, c->options.allow_insecure, err);
+    package_destroy(parsed);
+    return rc;
+}
+
+ckks_status compile_model(uint8_t **package_bytes, size_t *size, compile_report **report,
+                          const compile_options *options, ckks_error *err) {
+    compilation c = {0};
+    ckks_status rc;
+    *package_bytes = NULL, *size = 0, *report = NULL;
+    if ((rc = report_create(&c.report, err)) != CKKS_OK) return rc;
+    if ((rc = check_options(&c, options, err)) != CKKS_OK) goto out;
+    if ((rc = read_model(&c, err)) != CKKS_OK) goto out;
+    if ((rc = check_rows(&c, err)) != CKKS_OK) goto out;
+    if ((rc = prepare_rows(&c, err)) != CKKS_OK) goto out;
+    if ((rc = scale_input(&c, err)) != CKKS_OK) goto out;
+    if ((rc = substitute(&c, err)) != CKKS_OK) goto out;
+    if ((rc = scale_output(&c, err)) != CKKS_OK) goto out;
+    compare_labels(&c);
+    if ((rc = find_program(&c, err)) != CKKS_OK) goto out;
+    fill_summary(&c);
+    if ((rc = report_program(c.report, &c.program, err)) != CKKS_OK) goto out;
+    if ((rc = build_package(&c, package_bytes, size, err)) != CKKS_OK) goto out;
+    c.report->package_bytes = *size;
+    c.report->is_complete = true;
+out:
+    if (rc != CKKS_OK) free(*package_bytes), *package_bytes = NULL, *size = 0;
+    *report = c.report;
+    onnx_model_destroy(c.model);
+    arena_fini(&c.memory);
+    return rc;
+}

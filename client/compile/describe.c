@@ -1,0 +1,168 @@
+#include "client/compile/describe.h"
+
+#include <math.h>
+#include <string.h>
+
+#define NO_MEMORY(err)                                                                                       \
+    ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the model's description")
+
+/* protobuf-c's messages have no const pointers; nothing writes through them */
+#define UNCONST(type, pointer) ((type *)(uintptr_t)(pointer))
+
+static void widen(double *low, double *high, double slack) {
+    /* a column that never varies still has a size */
+    const double span = *high > *low ? *high - *low : fmax(fabs(*high), 1.0);
+    *low -= slack * span, *high += slack * span;
+}
+
+static ckks_status describe_columns(Ckksd__V1__ModelDescription *d, const compile_calibration *raw,
+                                    arena *memory, ckks_error *err) {
+    if (!raw->column_names) return CKKS_OK;
+    Ckksd__V1__Column *columns = arena_take(memory, raw->column_count, sizeof *columns);
+    d->columns = arena_take(memory, raw->column_count, sizeof *d->columns);
+    if (!columns || !d->columns) return NO_MEMORY(err);
+    for (uint32_t c = 0; c < raw->column_count; c++) {
+        double low = INFINITY, high = -INFINITY;
+        for (uint64_t r = 0; r < raw->row_count; r++) {
+            low = fmin(low, raw->values[r * raw->column_count + c]);
+            high = fmax(high, raw->values[r * raw->column_count + c]);
+        }
+        widen(&low, &high, RANGE_SLACK);
+        ckksd__v1__column__init(&columns[c]);
+        columns[c].name = UNCONST(char, raw->column_names[c]);
+        columns[c].has_kind = 1, columns[c].kind = 1;
+        columns[c].has_minimum = 1, columns[c].minimum = low;
+        columns[c].has_maximum = 1, columns[c].maximum = high;
+        d->columns[c] = &columns[c];
+    }
+    d->n_columns = raw->column_count;
+    return CKKS_OK;
+}
+
+static ckks_status describe_shape(Ckksd__V1__ModelDescription *d, const tensor *shape, arena *memory,
+                                  ckks_error *err) {
+    const uint32_t first = shape->rank > 1 ? 1 : 0; /* the batch axis */
+    d->n_input_shape = shape->rank - first;
+    d->input_shape = arena_take(memory, shape->rank, sizeof *d->input_shape);
+    if (!d->input_shape) return NO_MEMORY(err);
+    for (uint32_t i = first; i < shape->rank; i++) d->input_shape[i - first] = shape->dims[i];
+    return CKKS_OK;
+}
+
+/* one number where all are the same */
+static size_t list_length(const double *values, uint32_t count) {
+    for (uint32_t i = 1; i < count; i++)
+        if (values[i] != values[0]) return count;
+    return 1;
+}
+
+static ckks_status describe_preprocess(Ckksd__V1__ModelDescription *d, const ir_preprocess *preprocess,
+                                       uint32_t count, arena *memory, ckks_error *err) {
+    if (!preprocess->is_present) return CKKS_OK;
+    Ckksd__V1__PreprocessStep *step = arena_take(memory, 1, sizeof *step);
+    d->preprocess = arena_take(memory, 1, sizeof *d->preprocess);
+    if (!step || !d->preprocess) return NO_MEMORY(err);
+    ckksd__v1__preprocess_step__init(step);
+    step->has_kind = 1, step->kind = 1;
+    step->n_offset = list_length(preprocess->offset, count), step->offset = preprocess->offset;
+    step->n_scale = list_length(preprocess->scale, count), step->scale = preprocess->scale;
+    d->preprocess[0] = step;
+    d->n_preprocess = 1;
+    return CKKS_OK;
+}
+
+static ckks_status describe_layouts(Ckksd__V1__ModelDescription *d, const describe_input *in, arena *memory,
+                                    ckks_error *err) {
+    const uint32_t inputs = in->graph->nodes[0].count, outputs = in->graph->nodes[in->graph->output].count;
+    Ckksd__V1__InputLayout *input = arena_take(memory, 1, sizeof *input);
+    Ckksd__V1__OutputLayout *output = arena_take(memory, 1, sizeof *output);
+    const uint32_t longest = inputs > outputs ? inputs : outputs;
+    uint32_t *first = arena_take(memory, longest, sizeof *first),
+             *slots = arena_take(memory, longest, sizeof *slots);
+    if (!input || !output || !first || !slots) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < longest; i++) slots[i] = i;
+    ckksd__v1__input_layout__init(input);
+    input->has_kind = 1, input->kind = 1;
+    input->has_element_count = 1, input->element_count = inputs;
+    input->has_slot_count = 1, input->slot_count = in->program->input_slots;
+    input->n_input = inputs, input->input = first;
+    input->n_slot = inputs, input->slot = slots;
+    input->has_sample_count_max = 1, input->sample_count_max = 1;
+    ckksd__v1__output_layout__init(output);
+    output->has_kind = 1, output->kind = 1;
+    output->has_element_count = 1, output->element_count = outputs;
+    output->has_slot_count = 1, output->slot_count = in->program->output_slots;
+    output->n_output = outputs, output->output = first;
+    output->n_slot = outputs, output->slot = slots;
+    d->input_layout = input;
+    d->output_layout = output;
+    return CKKS_OK;
+}
+
+/* ---- postprocessing ---- */
+
+typedef struct step_list {
+    Ckksd__V1__PostprocessStep steps[5];
+    Ckksd__V1__PostprocessStep *list[5];
+    double factor;
+} step_list;
+
+static Ckksd__V1__PostprocessStep *add_step(Ckksd__V1__ModelDescription *d, step_list *list, uint32_t kind) {
+    Ckksd__V1__PostprocessStep *step = &list->steps[d->n_postprocess];
+    ckksd__v1__postprocess_step__init(step);
+    step->has_kind = 1, step->kind = kind;
+    list->list[d->n_postprocess++] = step;
+    return step;
+}
+
+static ckks_status describe_postprocess(Ckksd__V1__ModelDescription *d, const client_steps *s,
+                                        double score_scale, arena *memory, ckks_error *err) {
+    step_list *list = arena_take(memory, 1, sizeof *list);
+    if (!list) return NO_MEMORY(err);
+    d->postprocess = list->list;
+    if (score_scale != 1) {
+        Ckksd__V1__PostprocessStep *step = add_step(d, list, POST_AFFINE);
+        list->factor = score_scale;
+        step->n_scale = 1, step->scale = &list->factor;
+    }
+    if (s->link) add_step(d, list, s->link);
+    if (s->has_label && s->is_binary) {
+        Ckksd__V1__PostprocessStep *step = add_step(d, list, POST_BINARY);
+        step->has_threshold = 1, step->threshold = s->threshold;
+        step->has_append_complement = 1, step->append_complement = s->append_complement;
+    } else if (s->has_label) {
+        add_step(d, list, POST_ARGMAX);
+    }
+    if (s->label_count) {
+        Ckksd__V1__PostprocessStep *step = add_step(d, list, POST_LABEL_MAP);
+        step->n_labels = s->labels ? s->label_count : 0;
+        step->labels = UNCONST(char *, s->labels);
+        step->n_integer_labels = s->labels ? 0 : s->label_count;
+        step->integer_labels = s->label_numbers;
+    }
+    return CKKS_OK;
+}
+
+ckks_status describe_model(Ckksd__V1__ModelDescription *out, const describe_input *in, arena *memory,
+                           ckks_error *err) {
+    const ir_node *input = &in->graph->nodes[0], *scores = &in->graph->nodes[in->graph->output];
+    double low = input->minimum, high = input->maximum;
+    double score_low = scores->minimum, score_high = scores->maximum;
+    ckks_status rc;
+    ckksd__v1__model_description__init(out);
+    out->name = UNCONST(char, in->name);
+    if ((rc = describe_columns(out, in->raw, memory, err)) != CKKS_OK) return rc;
+    if ((rc = describe_shape(out, &in->model->input_shape, memory, err)) != CKKS_OK) return rc;
+    if ((rc = describe_preprocess(out, in->preprocess, input->count, memory, err)) != CKKS_OK) return rc;
+    if ((rc = describe_layouts(out, in, memory, err)) != CKKS_OK) return rc;
+    if ((rc = describe_postprocess(out, in->steps, in->score_scale, memory, err)) != CKKS_OK) return rc;
+    widen(&low, &high, RANGE_SLACK);
+    widen(&score_low, &score_high, SCORE_SLACK);
+    out->has_promised_error = 1, out->promised_error = in->promised_error;
+    out->has_minimum = 1, out->minimum = low;
+    out->has_maximum = 1, out->maximum = high;
+    out->has_output_minimum = 1, out->output_minimum = score_low;
+    out->has_output_maximum = 1, out->output_maximum = score_high;
+    out->has_depth = 1, out->depth = in->depth;
+    return CKKS_OK;
+}

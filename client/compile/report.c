@@ -1,0 +1,268 @@
+#include "client/compile/report.h"
+
+#include "proto/packing.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the report")
+
+ckks_status report_create(compile_report **out, ckks_error *err) {
+    *out = calloc(1, sizeof **out);
+    return *out ? CKKS_OK : NO_MEMORY(err);
+}
+
+void compile_report_destroy(compile_report *report) {
+    if (!report) return;
+    arena_fini(&report->memory);
+    free(report);
+}
+
+ckks_status report_refusals(compile_report *report, const onnx_model *model, ckks_error *err) {
+    report->refusals = arena_take(&report->memory, model->refusal_count, sizeof *report->refusals);
+    if (!report->refusals) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < model->refusal_count; i++) {
+        const compile_refusal *r = &model->refusals[i];
+        compile_refusal *copy = &report->refusals[i];
+        copy->node = arena_text(&report->memory, r->node);
+        copy->type = arena_text(&report->memory, r->type);
+        copy->reason = arena_text(&report->memory, r->reason);
+        copy->way_out = arena_text(&report->memory, r->way_out);
+        if (!copy->node || !copy->type || !copy->reason || !copy->way_out) return NO_MEMORY(err);
+        report->refusal_count = i + 1;
+    }
+    return CKKS_OK;
+}
+
+static uint32_t bit_width(uint64_t prime) {
+    return prime ? (uint32_t)lround(log2((double)prime)) : 0;
+}
+
+ckks_status report_program(compile_report *report, const emitted_program *program, ckks_error *err) {
+    const ckks_params *params = program->plan.params;
+    compile_summary *s = &report->summary;
+    report->layers = arena_take(&report->memory, program->layer_count, sizeof *report->layers);
+    if (!report->layers) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < program->layer_count; i++) {
+        report->layers[i] = program->layers[i];
+        if (!(report->layers[i].source = arena_text(&report->memory, program->layers[i].source)))
+            return NO_MEMORY(err);
+    }
+    report->layer_count = program->layer_count;
+    s->log_n = params->log_n;
+    s->level_count = params->q_count;
+    s->depth = program->plan.values[0].level;
+    s->security_bits = params_security_bits(params);
+    s->log_qp = params_log_qp(params);
+    s->key_count = program->plan.key_count;
+    s->operation_count = program->plan.operation_count;
+    s->plain_count = program->plan.plain_count;
+    s->rotation_count = program->rotation_count;
+    if (!packing_key_set_bytes(&s->key_bytes, params, program->plan.keys, program->plan.key_count))
+        s->key_bytes = 0;
+    s->request_bytes = packing_poly_bytes(params, program->plan.values[0].level, false, 1);
+    snprintf(report->parameters, sizeof report->parameters, "%u + %u x %u | %u x %u",
+             bit_width(params->prime[0]), params->q_count - 1,
+             params->q_count > 1 ? bit_width(params->prime[1]) : 0, params->p_count,
+             bit_width(params->prime[params->q_count]));
+    return CKKS_OK;
+}
+
+ckks_status report_note(compile_report *report, ckks_error *err, const char *format, ...) {
+    char text[256];
+    va_list arguments;
+    if (report->note_count == sizeof report->notes / sizeof *report->notes) return CKKS_OK;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (!(report->notes[report->note_count] = arena_text(&report->memory, text))) return NO_MEMORY(err);
+    report->note_count++;
+    return CKKS_OK;
+}
+
+uint32_t compile_report_refusals(const compile_report *report, const compile_refusal **out) {
+    *out = report->refusals;
+    return report->refusal_count;
+}
+
+void compile_report_summary(const compile_report *report, compile_summary *out) {
+    *out = report->summary;
+}
+
+/* ---- for people ---- */
+
+/* names come from a file: nothing that moves a terminal's cursor gets out */
+static void print_text(FILE *to, const char *text, int width) {
+    int written = 0;
+    for (; *text && written < (width ? width : 1 << 16); text++, written++)
+        fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, to);
+    for (; written < width; written++) fputc(' ', to);
+}
+
+static const char *bytes_text(uint64_t bytes, char text[32]) {
+    if (bytes >= 10u << 20)
+        snprintf(text, 32, "%.1f MiB", (double)bytes / (1 << 20));
+    else
+        snprintf(text, 32, "%.1f KiB", (double)bytes / (1 << 10));
+    return text;
+}
+
+static void print_refusals(FILE *to, const compile_report *report) {
+    fprintf(to, "%u operator%s cannot run encrypted:\n", report->refusal_count,
+            report->refusal_count == 1 ? "" : "s");
+    for (uint32_t i = 0; i < report->refusal_count; i++) {
+        const compile_refusal *r = &report->refusals[i];
+        fputs("  ", to);
+        print_text(to, r->node, 0);
+        fputs(" (", to);
+        print_text(to, r->type, 0);
+        fprintf(to, "): %s\n    way out: %s\n", r->reason, r->way_out);
+    }
+}
+
+static void print_layer(FILE *to, const emitted_layer *l) {
+    char shape[32], levels[16];
+    snprintf(shape, sizeof shape, "%u -> %u", l->elements_in, l->elements_out);
+    snprintf(levels, sizeof levels, "%u -> %u", l->level_in, l->level_out);
+    fputs("  ", to);
+    print_text(to, l->source, 20);
+    fprintf(to, " %-8s %-14s %-9s", l->kind, shape, levels);
+    if (l->diagonals)
+        fprintf(to, "%u diagonals, rotations %u hoisted + %u giant + %u folding", l->diagonals, l->babies,
+                l->giants, l->folds);
+    if (l->degree)
+        fprintf(to, "degree %u on [%.3g, %.3g], error %.1e", l->degree, l->interval_low, l->interval_high,
+                l->polynomial_error);
+    fprintf(to, "\n");
+}
+
+static void print_figures(FILE *to, const compile_report *report) {
+    const compile_summary *s = &report->summary;
+    char a[32], b[32], c[32];
+    fprintf(to, "  parameters    N = 2^%u, primes %s (%u bits of Q and P)\n", s->log_n, report->parameters,
+            s->log_qp);
+    if (s->security_bits)
+        fprintf(to, "  security      %u bits (classical, ternary secret)\n", s->security_bits);
+    else
+        fprintf(to, "  security      INSECURE: over the table, for tests and benchmarks only\n");
+    fprintf(to, "  depth         %u of %u levels\n", s->depth, s->level_count - 1);
+    fprintf(to, "  keys          %u, %s to upload once; %s on the device\n", s->key_count,
+            bytes_text(s->key_bytes, a), bytes_text(s->resident_key_bytes, b));
+    fprintf(to, "  request       %s of ciphertext\n", bytes_text(s->request_bytes, a));
+    fprintf(to, "  program       %u operations, %u rotations, %u encoded plaintexts\n", s->operation_count,
+            s->rotation_count, s->plain_count);
+    fprintf(to, "  memory        weights %s, workspace %s for each slot; package %s\n",
+            bytes_text(s->weights_bytes, a), bytes_text(s->arena_bytes, b),
+            bytes_text(report->package_bytes, c));
+    fprintf(to, "  precision     %.1e promised, %.1e measured on %u encrypted rows; scores in [%.4g, %.4g]\n",
+            s->promised_error, s->measured_error, s->checked_rows, s->score_minimum, s->score_maximum);
+    fprintf(to, "  against ONNX  largest difference %.1e in the clear, %.2f %% of labels agree\n",
+            s->polynomial_error, 100 * s->agreement);
+}
+
+void compile_report_print(FILE *to, const compile_report *report) {
+    if (report->refusal_count) {
+        print_refusals(to, report);
+        return;
+    }
+    if (!report->is_complete) return;
+    print_text(to, report->name, 0);
+    fputs("\n", to);
+    print_figures(to, report);
+    fprintf(to, "\n  %-20s %-8s %-14s %-9s\n", "layer", "kind", "elements", "levels");
+    for (uint32_t i = 0; i < report->layer_count; i++) print_layer(to, &report->layers[i]);
+    for (uint32_t i = 0; i < report->note_count; i++) fprintf(to, "\n  note: %s\n", report->notes[i]);
+}
+
+/* ---- for programs ---- */
+
+static void json_text(FILE *to, const char *text) {
+    fputc('"', to);
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            fprintf(to, "\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            fprintf(to, "\\u%04x", c);
+        else
+            fputc(c, to);
+    }
+    fputc('"', to);
+}
+
+static void json_refusals(FILE *to, const compile_report *report) {
+    fputs("\"refusals\":[", to);
+    for (uint32_t i = 0; i < report->refusal_count; i++) {
+        const compile_refusal *r = &report->refusals[i];
+        fputs(i ? ",{\"node\":" : "{\"node\":", to);
+        json_text(to, r->node);
+        fputs(",\"operator\":", to);
+        json_text(to, r->type);
+        fputs(",\"reason\":", to);
+        json_text(to, r->reason);
+        fputs(",\"way_out\":", to);
+        json_text(to, r->way_out);
+        fputs("}", to);
+    }
+    fputs("]", to);
+}
+
+static void json_layers(FILE *to, const compile_report *report) {
+    fputs(",\"layers\":[", to);
+    for (uint32_t i = 0; i < report->layer_count; i++) {
+        const emitted_layer *l = &report->layers[i];
+        fputs(i ? ",{\"source\":" : "{\"source\":", to);
+        json_text(to, l->source);
+        fprintf(to,
+                ",\"kind\":\"%s\",\"elements_in\":%u,\"elements_out\":%u,\"level_in\":%u,\"level_out\":%u",
+                l->kind, l->elements_in, l->elements_out, l->level_in, l->level_out);
+        if (l->diagonals)
+            fprintf(
+                to,
+                ",\"diagonals\":%u,\"hoisted_rotations\":%u,\"giant_rotations\":%u,\"folding_rotations\":%u",
+                l->diagonals, l->babies, l->giants, l->folds);
+        if (l->degree)
+            fprintf(to, ",\"degree\":%u,\"interval\":[%.9g,%.9g],\"polynomial_error\":%.3g", l->degree,
+                    l->interval_low, l->interval_high, l->polynomial_error);
+        fputs("}", to);
+    }
+    fputs("]", to);
+}
+
+static void json_summary(FILE *to, const compile_report *report) {
+    const compile_summary *s = &report->summary;
+    fprintf(to, ",\"log_n\":%u,\"log_qp\":%u,\"security_bits\":%u,\"levels\":%u,\"depth\":%u", s->log_n,
+            s->log_qp, s->security_bits, s->level_count - 1, s->depth);
+    fprintf(to, ",\"keys\":%u,\"key_bytes\":%llu,\"request_bytes\":%llu,\"package_bytes\":%llu", s->key_count,
+            (unsigned long long)s->key_bytes, (unsigned long long)s->request_bytes,
+            (unsigned long long)report->package_bytes);
+    fprintf(to, ",\"weights_bytes\":%llu,\"arena_bytes\":%llu,\"resident_key_bytes\":%llu",
+            (unsigned long long)s->weights_bytes, (unsigned long long)s->arena_bytes,
+            (unsigned long long)s->resident_key_bytes);
+    fprintf(to, ",\"operations\":%u,\"rotations\":%u,\"plaintexts\":%u", s->operation_count,
+            s->rotation_count, s->plain_count);
+    fprintf(to,
+            ",\"promised_error\":%.6g,\"measured_error\":%.6g,\"checked_rows\":%u,\"polynomial_error\":%.6g",
+            s->promised_error, s->measured_error, s->checked_rows, s->polynomial_error);
+    fprintf(to, ",\"score_minimum\":%.9g,\"score_maximum\":%.9g,\"agreement\":%.9g", s->score_minimum,
+            s->score_maximum, s->agreement);
+}
+
+void compile_report_json(FILE *to, const compile_report *report) {
+    fputs("{\"model\":", to);
+    json_text(to, report->name ? report->name : "");
+    fprintf(to, ",\"compiled\":%s,", report->is_complete ? "true" : "false");
+    json_refusals(to, report);
+    if (report->is_complete) {
+        json_summary(to, report);
+        json_layers(to, report);
+        fputs(",\"notes\":[", to);
+        for (uint32_t i = 0; i < report->note_count; i++) {
+            if (i) fputs(",", to);
+            json_text(to, report->notes[i]);
+        }
+        fputs("]", to);
+    }
+    fputs("}\n", to);
+}
