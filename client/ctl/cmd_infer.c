@@ -1,0 +1,246 @@
+/* ckksctl infer: the whole way of a row, there and back. */
+#include "client/ctl/infer.h"
+
+#include "kernels/base/bytes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct arguments {
+    ctl_options common;
+    const char *model;
+    rows_source source;
+    const char *reference, *original;
+    uint8_t pin[32];
+    bool is_pinned, raw, use_public, summary_only;
+    uint32_t concurrency;
+} arguments;
+
+enum {
+    OPTION_LABELS = CTL_KEY_FIRST,
+    OPTION_LABEL_COLUMN,
+    OPTION_REFERENCE,
+    OPTION_ORIGINAL,
+    OPTION_PIN,
+    OPTION_RAW,
+    OPTION_PUBLIC,
+    OPTION_SUMMARY,
+    OPTION_ROWS,
+    OPTION_CONCURRENCY
+};
+static const struct argp_option options[] = {
+    {"rows", OPTION_ROWS, "N", 0, "the first N rows only", 0},
+    {"labels", OPTION_LABELS, "FILE", 0, "true labels (one a line, .npy or IDX): prints the accuracy", 0},
+    {"label-column", OPTION_LABEL_COLUMN, "NAME", 0, "the CSV file's column of true labels", 0},
+    {"reference", OPTION_REFERENCE, "PACKAGE", 0, "also run this package in the clear and compare", 0},
+    {"summary", OPTION_SUMMARY, 0, 0, "print figures only, not each row", 0},
+    {"raw", OPTION_RAW, 0, 0, "do not round results (see below)", 0},
+    {"pin", OPTION_PIN, "DIGEST", 0, "refuse any other package than the one of this SHA-256", 0},
+    {"public", OPTION_PUBLIC, 0, 0, "encrypt with the public key (results still need the secret one)", 0},
+    {"concurrency", OPTION_CONCURRENCY, "N", 0, "requests under way at a time (default 1)", 0},
+    {0}};
+
+static uint64_t number(struct argp_state *state, const char *text, uint64_t max, const char *name) {
+    char *end;
+    const unsigned long long value = strtoull(text, &end, 10);
+    if (*end || text[0] < '0' || text[0] > '9' || value < 1 || value > max)
+        argp_error(state, "--%s takes 1 to %llu", name, (unsigned long long)max);
+    return value;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->common;
+        return 0;
+    case OPTION_LABELS:
+        a->source.labels_path = argument;
+        return 0;
+    case OPTION_LABEL_COLUMN:
+        a->source.label_column = argument;
+        return 0;
+    case OPTION_REFERENCE:
+        a->reference = argument;
+        return 0;
+    case OPTION_SUMMARY:
+        a->summary_only = true;
+        return 0;
+    case OPTION_RAW:
+        a->raw = true;
+        return 0;
+    case OPTION_PUBLIC:
+        a->use_public = true;
+        return 0;
+    case OPTION_PIN:
+        if (!hex_decode(a->pin, sizeof a->pin, argument))
+            argp_error(state, "--pin takes 64 hexadecimal digits");
+        a->is_pinned = true;
+        return 0;
+    case OPTION_ROWS:
+        a->source.limit = number(state, argument, UINT32_MAX, "rows");
+        return 0;
+    case OPTION_CONCURRENCY:
+        a->concurrency = (uint32_t)number(state, argument, 64, "concurrency");
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num == 0)
+            a->model = argument;
+        else if (state->arg_num == 1)
+            a->source.path = argument;
+        else
+            argp_usage(state);
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->source.path) argp_error(state, "a model and a file of rows are needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp parser = {
+    options,
+    parse,
+    "MODEL[/VERSION] ROWS",
+    "Encrypt rows, have the server evaluate the model on them, decrypt and print the results.\v"
+    "ROWS is CSV (columns are matched by name to the model's, in any order; others are ignored), .npy or IDX "
+    "(gzip is\n"
+    "fine), or - for standard input. Values outside of the range that the model declares are refused before "
+    "anything is\n"
+    "encrypted. A result line is: row, label, values.\n\n"
+    "Results are approximate and are rounded to the precision that the model promises. --raw prints every "
+    "digit: do\n"
+    "not pass such values on to anyone, since the digits below the precision carry information about your "
+    "secret key.\n\n"
+    "Examples:\n"
+    "  ckksctl infer breast-cancer patients.csv\n"
+    "  ckksctl infer mnist t10k-images-idx3-ubyte.gz --labels t10k-labels-idx1-ubyte.gz --summary\n"
+    "  ckksctl infer credit/2 rows.csv --label-column class --reference credit.ckm --json\n",
+    ctl_common_children,
+    0,
+    0};
+
+/* Keys that fit the model, before anything is encrypted. */
+typedef struct keys {
+    client_secret_key *secret;
+    client_public_key *public;
+    client_key_set *set;
+} keys;
+
+static void keys_fini(keys *k) {
+    client_secret_key_destroy(k->secret);
+    client_public_key_destroy(k->public);
+    client_key_set_destroy(k->set);
+}
+
+static ckks_status load_public(client_public_key **out, const char *path, bool allow_insecure,
+                               ckks_error *err) {
+    uint8_t *image = NULL;
+    size_t size = 0;
+    ckks_status rc = file_read(&image, &size, path, UINT64_C(1) << 30, err);
+    if (rc == CKKS_OK) rc = client_public_key_import(out, image, size, allow_insecure, err);
+    free(image);
+    return rc;
+}
+
+static ckks_status keys_load(keys *out, const arguments *a, const client_model *model, ckks_error *err) {
+    const ctl_options *o = &a->common;
+    ckks_status rc;
+    key_paths paths;
+    if ((rc = key_paths_for(&paths, o->profile.key, &model->params, err)) != CKKS_OK) return rc;
+    if ((rc = key_set_file_peek(&out->set, paths.keys, o->allow_insecure, err)) != CKKS_OK) {
+        if (rc == CKKS_NOT_FOUND && err) err->code = rc = CKKS_KEY_MISSING;
+        return rc;
+    }
+    if (memcmp(out->set->params.id, model->params.id, CKKS_PARAMETER_ID_BYTES) != 0)
+        return ckks_error_set(err, CKKS_PARAMS_MISMATCH, "key",
+                              "%s was made for other parameters than the model's", paths.keys);
+    rc = client_requirements_cover(out->set->keys, out->set->key_count, model->keys, model->key_count, err);
+    if (rc != CKKS_OK) return rc;
+    if ((rc = ctl_load_secret(&out->secret, o, paths.secret, err)) != CKKS_OK) return rc;
+    if (memcmp(secret_key_lineage(out->secret->key), out->set->lineage, LINEAGE_BYTES) != 0)
+        return ckks_error_set(err, CKKS_LINEAGE_MISMATCH, "key", "%s and %s do not belong together",
+                              paths.secret, paths.keys);
+    return a->use_public ? load_public(&out->public, paths.public, o->allow_insecure, err) : CKKS_OK;
+}
+
+/* What the server said is not the last word on whether it was right. */
+static int verdict(const infer_figures *f) {
+    if (f->implausible) return EXIT_MISMATCH;
+    if (f->has_polynomial && f->agreeing != f->compared) return EXIT_MISMATCH;
+    return EXIT_GOOD;
+}
+
+static ckks_status run(int *code, const arguments *a, rpc_connection **connection, ckks_error *err) {
+    const ctl_options *o = &a->common;
+    ckks_status rc;
+    client_model *model = NULL;
+    keys k = {0};
+    rows data = {0};
+    clear_run clear = {0};
+    infer_figures figures;
+    ctl_bar bar = {0};
+    infer_job job = {.concurrency = a->concurrency ? a->concurrency : 1, .bar = &bar};
+
+    if ((rc = ctl_connect(connection, o, err)) != CKKS_OK) goto out;
+    if ((rc = ctl_model(&model, connection, o, a->model, a->is_pinned ? a->pin : NULL, err)) != CKKS_OK)
+        goto out;
+    if ((rc = rows_load(&data, model, &a->source, o, err)) != CKKS_OK) goto out;
+    if ((rc = infer_check_rows(model, &data, err)) != CKKS_OK) goto out;
+    if ((rc = keys_load(&k, a, model, err)) != CKKS_OK) goto out;
+    if (a->reference &&
+        (rc = clear_polynomial(&clear, model, &data, a->reference, o->allow_insecure, err)) != CKKS_OK)
+        goto out;
+    job.connection = *connection, job.model = model, job.data = &data;
+    job.secret = k.secret, job.public = k.public;
+    memcpy(job.key_set, k.set->id, sizeof job.key_set);
+    job.step = a->raw ? 0 : client_promised_step(model);
+    job.results = calloc((size_t)data.count, sizeof *job.results);
+    job.scores = calloc((size_t)data.count * model->score_count, sizeof *job.scores);
+    job.shown = calloc((size_t)data.count * model->score_count, sizeof *job.shown);
+    if (!job.results || !job.scores || !job.shown) {
+        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for results");
+        goto out;
+    }
+    if (a->raw)
+        ctl_warn(
+            "raw results: do not pass them on, their last digits carry information about your secret key");
+    ctl_bar_begin(&bar, o, "evaluating", false);
+    rc = infer_run(&job, err);
+    ctl_bar_end(&bar);
+    if (rc != CKKS_OK) goto out;
+    if ((rc = infer_account(&figures, &job, &clear, err)) != CKKS_OK) goto out;
+    const bool wants_figures =
+        a->summary_only || data.has_labels || clear.has_polynomial || clear.has_original;
+    if (o->json) {
+        infer_print_json(&job, &figures, !a->summary_only, a->raw);
+    } else {
+        if (!a->summary_only) infer_print_rows(&job);
+        if (wants_figures) infer_print_figures(&figures, model);
+    }
+    *code = verdict(&figures);
+out:
+    for (uint64_t i = 0; job.results && i < data.count; i++)
+        client_prediction_fini(&job.results[i].prediction);
+    free(job.results);
+    free(job.scores);
+    free(job.shown);
+    clear_run_fini(&clear);
+    rows_fini(&data);
+    keys_fini(&k);
+    client_model_destroy(model);
+    return rc;
+}
+
+int command_infer(int argc, char **argv) {
+    arguments a = {0};
+    ckks_error err = {0};
+    int code = EXIT_GOOD;
+    rpc_connection *connection = NULL;
+    argp_parse(&parser, argc, argv, 0, NULL, &a);
+    ckks_status rc = ctl_resolve(&a.common, &err);
+    if (rc == CKKS_OK) rc = run(&code, &a, &connection, &err);
+    rpc_close(connection);
+    return rc == CKKS_OK ? code : ctl_fail(&a.common, &err);
+}

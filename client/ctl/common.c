@@ -1,0 +1,198 @@
+/* Common options and what follows from them: server, token, keys, models. */
+#include "client/ctl/ctl.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum {
+    OPTION_PROFILE = CTL_COMMON_FIRST,
+    OPTION_SERVER,
+    OPTION_TOKEN_FILE,
+    OPTION_CA,
+    OPTION_KEY,
+    OPTION_PASSPHRASE_FILE,
+    OPTION_JSON,
+    OPTION_INSECURE,
+    OPTION_TIMEOUT
+};
+
+static const struct argp_option common_options[] = {
+    {0, 0, 0, 0, "Common options:", 10},
+    {"profile", OPTION_PROFILE, "NAME", 0, "settings to use (default: the current profile)", 10},
+    {"server", OPTION_SERVER, "ADDRESS", 0,
+     "tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc:///PATH or ws://HOST:PORT/PATH", 10},
+    {"token-file", OPTION_TOKEN_FILE, "FILE", 0, "file whose first line is your token", 10},
+    {"ca", OPTION_CA, "FILE", 0, "PEM file of the authority that signed the server's certificate", 10},
+    {"key", OPTION_KEY, "PATH", 0, "folder of keys, or PREFIX of PREFIX.secret, PREFIX.keys, PREFIX.public",
+     10},
+    {"passphrase-file", OPTION_PASSPHRASE_FILE, "FILE", 0,
+     "first line unlocks a sealed secret key (default: ask)", 10},
+    {"timeout", OPTION_TIMEOUT, "MS", 0, "how long a call may take, retries included (default 60000)", 10},
+    {"json", OPTION_JSON, 0, 0, "results and errors as JSON on standard output", 10},
+    {"quiet", 'q', 0, 0, "no progress, no notes", 10},
+    {"allow-insecure", OPTION_INSECURE, 0, 0, "accept parameters below 128 bits of security: tests only", 10},
+    {0}};
+
+static error_t parse_common(int key, char *argument, struct argp_state *state) {
+    ctl_options *o = state->input;
+    char *end;
+    switch (key) {
+    case OPTION_PROFILE:
+        o->profile_name = argument;
+        return 0;
+    case OPTION_SERVER:
+        o->server = argument;
+        return 0;
+    case OPTION_TOKEN_FILE:
+        o->token_file = argument;
+        return 0;
+    case OPTION_CA:
+        o->ca_file = argument;
+        return 0;
+    case OPTION_KEY:
+        o->key = argument;
+        return 0;
+    case OPTION_PASSPHRASE_FILE:
+        o->passphrase_file = argument;
+        return 0;
+    case OPTION_TIMEOUT: {
+        const unsigned long value = strtoul(argument, &end, 10);
+        if (*end || value < 1 || value > 86400000)
+            argp_error(state, "--timeout takes 1 to 86400000 milliseconds");
+        o->timeout_ms = (uint32_t)value;
+        return 0;
+    }
+    case OPTION_JSON:
+        o->json = true;
+        return 0;
+    case 'q':
+        o->quiet = true;
+        return 0;
+    case OPTION_INSECURE:
+        o->allow_insecure = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp ctl_common_argp = {.options = common_options, .parser = parse_common};
+const struct argp_child ctl_common_children[] = {{&ctl_common_argp, 0, NULL, 0}, {0}};
+
+static void override(char *to, size_t capacity, const char *value) {
+    if (value) snprintf(to, capacity, "%s", value);
+}
+
+ckks_status ctl_resolve(ctl_options *options, ckks_error *err) {
+    ckks_status rc;
+    ctl_profile *p = &options->profile;
+    if ((rc = profile_load(p, options->profile_name, err)) != CKKS_OK) return rc;
+    override(p->server, sizeof p->server, options->server);
+    override(p->token_file, sizeof p->token_file, options->token_file);
+    override(p->ca_file, sizeof p->ca_file, options->ca_file);
+    override(p->key, sizeof p->key, options->key);
+    if (!p->key[0]) profile_path(p->key, "keys/");
+    return CKKS_OK;
+}
+
+/* first line of the token file, in `token`, wiped by the caller */
+static ckks_status read_token(char token[RPC_TOKEN_MAX + 1], const char *path, ckks_error *err) {
+    ckks_status rc;
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    if ((rc = file_read(&bytes, &size, path, 65536, err)) != CKKS_OK) return rc;
+    size_t length = 0;
+    while (length < size && bytes[length] != '\n' && bytes[length] != '\r') length++;
+    if (length == 0 || length > RPC_TOKEN_MAX) {
+        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "token-file", "%s: its first line is no token", path);
+    } else {
+        memcpy(token, bytes, length);
+        token[length] = 0;
+    }
+    sodium_memzero(bytes, size);
+    free(bytes);
+    return rc;
+}
+
+ckks_status ctl_connect(rpc_connection **out, const ctl_options *options, ckks_error *err) {
+    const ctl_profile *p = &options->profile;
+    ckks_status rc = CKKS_OK;
+    char token[RPC_TOKEN_MAX + 1] = "";
+    *out = NULL;
+    if (!p->server[0])
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "server",
+                              "which one? give --server, or once: ckksctl profile --server ADDRESS");
+    if (p->token_file[0] && (rc = read_token(token, p->token_file, err)) != CKKS_OK) return rc;
+    const rpc_config config = {.address = p->server,
+                               .token = token[0] ? token : NULL,
+                               .ca_file = p->ca_file[0] ? p->ca_file : NULL,
+                               .timeout_ms = options->timeout_ms};
+    rc = rpc_connect(out, &config, err);
+    sodium_memzero(token, sizeof token);
+    return rc;
+}
+
+ckks_status ctl_load_secret(client_secret_key **out, const ctl_options *options, const char *path,
+                            ckks_error *err) {
+    ckks_status rc;
+    uint8_t *image = NULL;
+    size_t size = 0;
+    secret_file_info info;
+    passphrase p = {0};
+    *out = NULL;
+    if ((rc = file_read(&image, &size, path, 1u << 20, err)) == CKKS_OK)
+        rc = secret_file_inspect(&info, image, size, err);
+    if (image) sodium_memzero(image, size);
+    free(image);
+    if (rc == CKKS_NOT_FOUND && err) err->code = rc = CKKS_KEY_MISSING;
+    if (rc != CKKS_OK) return rc;
+    if (info.is_sealed) {
+        rc = options->passphrase_file ? passphrase_from_file(&p, options->passphrase_file, err)
+                                      : passphrase_from_tty(&p, "Passphrase of the secret key: ", false, err);
+    }
+    if (rc == CKKS_OK) rc = secret_file_read(out, path, &p, options->allow_insecure, err);
+    passphrase_fini(&p);
+    return rc;
+}
+
+ckks_status ctl_split_model(char **name, const char **version, const char *text, ckks_error *err) {
+    *version = NULL;
+    if (!(*name = strdup(text))) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
+    char *slash = strchr(*name, '/');
+    if (slash) *slash = 0, *version = slash + 1;
+    if (!**name || (slash && !slash[1])) {
+        free(*name);
+        *name = NULL;
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "model", "NAME or NAME/VERSION is needed");
+    }
+    return CKKS_OK;
+}
+
+ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl_options *options,
+                      const char *text, const uint8_t *pin, ckks_error *err) {
+    const client_model_options model_options = {.allow_insecure = options->allow_insecure,
+                                                .pinned_digest = pin};
+    ckks_status rc;
+    *out = NULL;
+    struct stat st;
+    if (stat(text, &st) == 0 && S_ISREG(st.st_mode)) {
+        uint8_t *image = NULL;
+        size_t size = 0;
+        ckks_error inner = {0};
+        if ((rc = file_read(&image, &size, text, UINT64_C(4) << 30, err)) != CKKS_OK) return rc;
+        rc = client_model_from_file(out, image, size, &model_options, &inner);
+        file_name_error(&inner, text);
+        if (rc != CKKS_OK && err && err->code == CKKS_OK) *err = inner;
+        free(image);
+        return rc;
+    }
+    char *name = NULL;
+    const char *version;
+    if ((rc = ctl_split_model(&name, &version, text, err)) != CKKS_OK) return rc;
+    if (!*connection) rc = ctl_connect(connection, options, err);
+    if (rc == CKKS_OK) rc = rpc_model(out, *connection, name, version, &model_options, err);
+    free(name);
+    return rc;
+}

@@ -1,0 +1,143 @@
+/*
+ * What the subcommands of ckksctl share: common options, the profile behind them, exit codes, errors with a
+ * way out, a progress bar, JSON.
+ *
+ * stdout carries results, stderr everything else; a script reads stdout with --json and the exit code.
+ */
+#ifndef CKKS_CTL_H
+#define CKKS_CTL_H
+
+#include "client/lib/files_keys.h"
+#include "client/lib/rpc.h"
+
+#include <argp.h>
+#include <stdio.h>
+
+/* Stable: scripts depend on them. Printed by `ckksctl --help`. */
+typedef enum ctl_exit {
+    EXIT_GOOD = 0,
+    EXIT_OTHER = 1,       /* out of memory, disk, our own fault */
+    EXIT_USAGE = 2,       /* the command line */
+    EXIT_INPUT = 3,       /* a file or a row that cannot be used */
+    EXIT_REFUSED = 4,     /* the server said no */
+    EXIT_UNREACHABLE = 5, /* no server answers */
+    EXIT_KEY = 6,         /* a key is missing, unknown, evicted, sealed or of other parameters */
+    EXIT_UNTRUSTED = 7,   /* what the server sent is not safe to use */
+    EXIT_MISMATCH = 8,    /* it ran, but results differ from what was expected */
+} ctl_exit;
+
+/* ---- common options ---- */
+
+#define CTL_PATH_MAX KEY_PATH_MAX
+
+typedef struct ctl_profile {
+    char name[64];
+    char server[RPC_ADDRESS_MAX];
+    char token_file[CTL_PATH_MAX];
+    char ca_file[CTL_PATH_MAX];
+    char key[CTL_PATH_MAX]; /* folder or prefix */
+} ctl_profile;
+
+typedef struct ctl_options {
+    const char *profile_name, *server, *token_file, *ca_file, *key; /* NULL = the profile's */
+    const char *passphrase_file;
+    bool json, quiet, allow_insecure;
+    uint32_t timeout_ms;
+    ctl_profile profile; /* filled by ctl_resolve */
+} ctl_options;
+
+/* The child parser of every subcommand; its input is the subcommand's ctl_options. */
+extern const struct argp ctl_common_argp;
+extern const struct argp_child ctl_common_children[];
+
+/* Long options of the subcommands have numbers from here on. */
+enum { CTL_KEY_FIRST = 0x1000, CTL_COMMON_FIRST = 0x2000 };
+
+/* ctl_resolve merges the command line over the profile over defaults. */
+ckks_status ctl_resolve(ctl_options *options, ckks_error *err);
+/* ctl_connect dials the profile's server with its token. */
+ckks_status ctl_connect(rpc_connection **out, const ctl_options *options, ckks_error *err);
+/* ctl_load_secret asks for a passphrase where the file needs one. */
+ckks_status ctl_load_secret(client_secret_key **out, const ctl_options *options, const char *path,
+                            ckks_error *err);
+/* ctl_split_model cuts "name/version"; *version is NULL without one. Free *name with free(). */
+ckks_status ctl_split_model(char **name, const char **version, const char *text, ckks_error *err);
+/* ctl_model: a file that exists (package or saved metadata), else a model of the server; *connection is
+ * opened when it is first needed and stays the caller's. */
+ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl_options *options,
+                      const char *text, const uint8_t *pin, ckks_error *err);
+
+/* ---- profiles (profile.c) ---- */
+
+/* profile_load: name NULL or "" = the current one. A profile that does not exist is all empty. */
+ckks_status profile_load(ctl_profile *out, const char *name, ckks_error *err);
+ckks_status profile_save(const ctl_profile *profile, bool make_current, ckks_error *err);
+ckks_status profile_delete(const char *name, ckks_error *err);
+/* profile_names: *current is the name of the current profile. Free *names with profile_names_free. */
+ckks_status profile_names(char ***names, size_t *count, char current[64], ckks_error *err);
+void profile_names_free(char **names, size_t count);
+const char *profile_path(char path[CTL_PATH_MAX], const char *file);
+
+/* ---- messages ---- */
+
+/* ctl_fail prints "ckksctl: what: why" and a line with the way out, and returns the exit code. */
+int ctl_fail(const ctl_options *options, const ckks_error *err);
+int ctl_exit_code(const ckks_error *err);
+/* ctl_note prints to stderr unless --quiet. */
+void ctl_note(const ctl_options *options, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void ctl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* ctl_bytes: "217,088 bytes" or "12.3 MiB". Returns text. */
+char *ctl_bytes(char text[32], uint64_t bytes);
+
+typedef struct ctl_bar {
+    const char *what;
+    bool is_on, is_bytes;
+    uint64_t shown_ns;
+} ctl_bar;
+/* A bar on stderr, only where that is a terminal and neither --quiet nor --json. */
+void ctl_bar_begin(ctl_bar *bar, const ctl_options *options, const char *what, bool is_bytes);
+void ctl_bar_update(void *bar, uint64_t done, uint64_t total); /* a client_progress */
+void ctl_bar_end(ctl_bar *bar);
+
+/* ---- JSON ---- */
+
+/* Text is kept until json_end, so that a failure half-way leaves one error object and no broken list. */
+typedef struct json_writer {
+    FILE *to;
+    char *text;
+    size_t size;
+    uint32_t depth;
+    bool has_items[16];
+} json_writer;
+void json_begin(json_writer *j);
+void json_discard(json_writer *j); /* after a failure, or for a writer never used; idempotent */
+void json_object(json_writer *j, const char *key); /* key NULL inside lists and at the top */
+void json_list(json_writer *j, const char *key);
+void json_close_object(json_writer *j);
+void json_close_list(json_writer *j);
+void json_string(json_writer *j, const char *key, const char *value); /* NULL = null */
+void json_number(json_writer *j, const char *key, double value);      /* not finite = null */
+void json_integer(json_writer *j, const char *key, uint64_t value);
+void json_bool(json_writer *j, const char *key, bool value);
+void json_hex(json_writer *j, const char *key, const uint8_t *data, size_t size);
+void json_end(json_writer *j); /* prints to standard output, with a newline */
+
+/* ---- subcommands: argv[0] is "ckksctl NAME" ---- */
+
+int command_profile(int argc, char **argv);
+int command_keygen(int argc, char **argv);
+int command_register(int argc, char **argv);
+int command_infer(int argc, char **argv);
+int command_encrypt(int argc, char **argv);
+int command_decrypt(int argc, char **argv);
+int command_inspect(int argc, char **argv);
+int command_status(int argc, char **argv);
+int command_models(int argc, char **argv);
+int command_metadata(int argc, char **argv);
+int command_doctor(int argc, char **argv);
+int command_token(int argc, char **argv);
+int command_compile(int argc, char **argv);
+int command_bench(int argc, char **argv);
+int command_version(int argc, char **argv);
+
+#endif

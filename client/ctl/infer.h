@@ -1,0 +1,65 @@
+/* `ckksctl infer` in parts: what each row gave (infer_run.c), the same in the clear (infer_clear.c), the
+ * account of all of it (infer_report.c). */
+#ifndef CKKS_CTL_INFER_H
+#define CKKS_CTL_INFER_H
+
+#include "client/ctl/rows.h"
+
+/* The same rows without encryption: the polynomial model (what the program computes) and the original (what
+ * it approximates). */
+typedef struct clear_run {
+    bool has_polynomial, has_original;
+    double *polynomial, *original;       /* scores [row][score_count], owned */
+    double *polynomial_ms, *original_ms; /* [row], owned */
+} clear_run;
+/* clear_polynomial: CKKS_SIGNATURE_MISMATCH if the package is not the one the model was made from. */
+ckks_status clear_polynomial(clear_run *run, const client_model *model, const rows *data,
+                             const char *package_path, bool allow_insecure, ckks_error *err);
+ckks_status clear_original(clear_run *run, const client_model *model, const rows *data, const char *onnx_path,
+                           ckks_error *err);
+void clear_run_fini(clear_run *run);
+
+typedef struct row_result {
+    bool is_done, is_plausible;
+    client_prediction prediction;
+    double encrypt_ms, decrypt_ms;
+    rpc_timing timing;
+} row_result;
+
+typedef struct infer_job {
+    rpc_connection *connection;
+    const client_model *model;
+    const client_secret_key *secret;
+    const client_public_key *public; /* not NULL: encrypt with it */
+    uint8_t key_set[32];
+    const rows *data;
+    uint32_t concurrency;
+    double step; /* rounding; 0 = raw */
+    ctl_bar *bar;
+    row_result *results; /* [data->count] */
+    double *scores;      /* [data->count][score_count], as decrypted, not rounded */
+    double *shown;       /* the same, rounded */
+} infer_job;
+/* infer_check_rows preprocesses every row, so that the first bad one is refused before anything is sent. */
+ckks_status infer_check_rows(const client_model *model, const rows *data, ckks_error *err);
+/* infer_run evaluates every row; stops at the first failure. Blocks. */
+ckks_status infer_run(infer_job *job, ckks_error *err);
+
+typedef struct infer_figures {
+    uint64_t row_count;
+    bool has_labels, has_polynomial, has_original;
+    uint64_t right, right_polynomial, right_original;
+    uint64_t compared, excluded, agreeing; /* with the clear polynomial model */
+    uint64_t implausible;
+    double stated_error, largest_difference, score_range;
+    double encrypt_ms, queue_ms, stage_ms, replay_ms, total_ms, decrypt_ms, polynomial_ms,
+        original_ms; /* medians */
+    uint64_t key_bytes, request_bytes, reply_bytes;
+    uint64_t attempts;
+} infer_figures;
+ckks_status infer_account(infer_figures *out, const infer_job *job, const clear_run *clear, ckks_error *err);
+void infer_print_rows(const infer_job *job);
+void infer_print_figures(const infer_figures *f, const client_model *model);
+void infer_print_json(const infer_job *job, const infer_figures *f, bool with_rows, bool is_raw);
+
+#endif

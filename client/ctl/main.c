@@ -1,0 +1,85 @@
+/* ckksctl: the front door. One word chooses a subcommand; each parses its own options and teaches by
+ * examples. */
+#include "client/ctl/ctl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *text;
+} commands[] = {
+    {"profile", command_profile, "remember a server, a token file and where keys are"},
+    {"keygen", command_keygen, "make a secret key and the evaluation keys that models need"},
+    {"register", command_register, "upload evaluation keys (never the secret key)"},
+    {"infer", command_infer, "encrypt rows, have a model evaluate them, decrypt the result"},
+    {"encrypt", command_encrypt, "encrypt rows into files"},
+    {"decrypt", command_decrypt, "decrypt result files"},
+    {"inspect", command_inspect, "say what is in one of our files (never secrets)"},
+    {"status", command_status, "is the server there, what does it serve, which keys does it have"},
+    {"models", command_models, "what the server's models need and promise"},
+    {"metadata", command_metadata, "save a model's metadata, to make keys offline"},
+    {"doctor", command_doctor, "check everything between here and a first answer"},
+    {"token", command_token, "make access tokens (for operators)"},
+    {"version", command_version, "print versions"},
+};
+
+static void print_help(FILE *to) {
+    fprintf(to, "Usage: ckksctl COMMAND [OPTION...]\n"
+                "Encrypted inference from the command line: your data and your secret key stay here.\n\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].text);
+    fprintf(to, "\nA first answer:\n"
+                "  ckksctl profile --server tcp://host:7000 --token-file ~/token --use\n"
+                "  ckksctl keygen --for MODEL\n"
+                "  ckksctl register\n"
+                "  ckksctl infer MODEL rows.csv\n"
+                "\nExit codes:\n"
+                "  0  it worked                      5  no server answers\n"
+                "  1  memory, disk, our own fault    6  a key is missing, unknown, sealed or does not fit\n"
+                "  2  wrong command line             7  what the server sent is not safe to use\n"
+                "  3  a file or row cannot be used   8  it ran, but results are not what was expected\n"
+                "  4  the server refused\n"
+                "\n`ckksctl COMMAND --help` explains each command with examples.\n");
+}
+
+int command_version(int argc, char **argv) {
+    (void)argv;
+    if (argc > 1) {
+        printf("{\"version\": \"%s\", \"wire_version\": 1, \"file_version\": 1}\n", CKKSD_VERSION);
+        return EXIT_GOOD;
+    }
+    printf("ckksctl %s (wire version 1, file version 1)\n", CKKSD_VERSION);
+    return EXIT_GOOD;
+}
+
+int main(int argc, char **argv) {
+    argp_err_exit_status = EXIT_USAGE;
+    if (argc < 2) {
+        print_help(stderr);
+        return EXIT_USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        print_help(stdout);
+        return EXIT_GOOD;
+    }
+    if (!strcmp(argv[1], "--version")) return command_version(1, argv);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        char name[64];
+        snprintf(name, sizeof name, "ckksctl %s", commands[i].name);
+        argv[1] = name;
+        ckks_error err = {0};
+        if (client_init(&err) != CKKS_OK) return ctl_fail(NULL, &err);
+        const int code = commands[i].run(argc - 1, argv + 1);
+        /* a result that could not be written is no result */
+        if (fflush(stdout) != 0 || ferror(stdout)) {
+            fprintf(stderr, "ckksctl: the output cannot be written\n");
+            return code ? code : EXIT_OTHER;
+        }
+        return code;
+    }
+    fprintf(stderr, "ckksctl: there is no command \"%s\"; `ckksctl --help` lists them\n", argv[1]);
+    return EXIT_USAGE;
+}

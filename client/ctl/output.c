@@ -1,0 +1,257 @@
+/* Messages, exit codes, the progress bar and JSON. */
+#include "client/ctl/ctl.h"
+
+#include "client/lib/rpc_internal.h"
+#include "kernels/base/bytes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int ctl_exit_code(const ckks_error *err) {
+    switch (err->code) {
+    case CKKS_OK:
+        return EXIT_GOOD;
+    case CKKS_KEY_UNKNOWN:
+    case CKKS_KEY_EVICTED:
+    case CKKS_KEY_MISSING:
+    case CKKS_LINEAGE_MISMATCH:
+    case CKKS_PARAMS_MISMATCH:
+    case CKKS_PASSPHRASE:
+        return EXIT_KEY;
+    case CKKS_UNTRUSTED_SERVER:
+    case CKKS_INSECURE_PARAMETERS:
+        return EXIT_UNTRUSTED;
+    default:
+        break;
+    }
+    if (rpc_error_is_from_server(err)) return EXIT_REFUSED;
+    switch (err->code) {
+    case CKKS_UNAVAILABLE:
+        return EXIT_UNREACHABLE;
+    case CKKS_RESOURCE_EXHAUSTED:
+    case CKKS_IO:
+    case CKKS_INTERNAL:
+        return EXIT_OTHER;
+    default:
+        return EXIT_INPUT;
+    }
+}
+
+/* What to do about it; "" where the message says all. */
+static const char *way_out(const ckks_error *err) {
+    switch (err->code) {
+    case CKKS_KEY_UNKNOWN:
+    case CKKS_KEY_EVICTED:
+        return "upload the keys again: ckksctl register";
+    case CKKS_KEY_MISSING:
+        return "make and upload what the model needs: ckksctl keygen --for MODEL && ckksctl register";
+    case CKKS_PARAMS_MISMATCH:
+    case CKKS_LINEAGE_MISMATCH:
+        return "use the key that was made for this model (--key), or make one: ckksctl keygen --for MODEL";
+    case CKKS_CONFIG_RETIRED:
+        return "the model was replaced meanwhile: run the command again";
+    case CKKS_AUTH:
+        return "give a token that the server knows: --token-file, or ckksctl profile --token-file FILE";
+    case CKKS_PERMISSION_DENIED:
+        return rpc_error_is_from_server(err)
+                   ? "this token lacks the scope; the operator makes one with ckksctl token add"
+                   : "";
+    case CKKS_INSECURE_PARAMETERS:
+        return "do not encrypt for this server; --allow-insecure is for tests with data that is no secret";
+    case CKKS_UNTRUSTED_SERVER:
+        return "do not use this server until its operator has explained it";
+    case CKKS_QUEUE_FULL:
+    case CKKS_DRAINING:
+        return "try again later";
+    case CKKS_QUOTA:
+        return "delete key sets that are no longer used, or ask the operator for more";
+    case CKKS_UNAVAILABLE:
+        return "ckksctl doctor checks the way to the server step by step";
+    default:
+        return "";
+    }
+}
+
+int ctl_fail(const ctl_options *options, const ckks_error *err) {
+    char text[512];
+    ckks_error copy = *err;
+    const bool is_remote = rpc_error_is_from_server(err);
+    copy.stage[0] = 0; /* the message says who spoke */
+    ckks_error_print(&copy, text, sizeof text);
+    const int code = ctl_exit_code(err);
+    if (options && options->json) {
+        json_writer j;
+        json_begin(&j);
+        json_object(&j, NULL);
+        json_object(&j, "error");
+        json_string(&j, "code", ckks_status_name(err->code));
+        json_bool(&j, "from_server", is_remote);
+        json_string(&j, "field", err->field);
+        json_string(&j, "message", err->message[0] ? err->message : ckks_status_text(err->code));
+        json_string(&j, "advice", way_out(err));
+        json_integer(&j, "exit", (uint64_t)code);
+        json_close_object(&j);
+        json_close_object(&j);
+        json_end(&j);
+    }
+    fprintf(stderr, "ckksctl: %s\n", text);
+    if (way_out(err)[0]) fprintf(stderr, "  %s\n", way_out(err));
+    return code;
+}
+
+void ctl_note(const ctl_options *options, const char *format, ...) {
+    if (options && (options->quiet || options->json)) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
+void ctl_warn(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("ckksctl: warning: ", stderr);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
+char *ctl_bytes(char text[32], uint64_t bytes) {
+    static const char *const unit[] = {"KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes / 1024;
+    int u = 0;
+    if (bytes < 1024) {
+        snprintf(text, 32, "%llu bytes", (unsigned long long)bytes);
+        return text;
+    }
+    while (value >= 1024 && u < 3) value /= 1024, u++;
+    snprintf(text, 32, "%.*f %s", value < 10 ? 2 : value < 100 ? 1 : 0, value, unit[u]);
+    return text;
+}
+
+/* ---- progress ---- */
+
+void ctl_bar_begin(ctl_bar *bar, const ctl_options *options, const char *what, bool is_bytes) {
+    *bar = (ctl_bar){.what = what, .is_bytes = is_bytes};
+    bar->is_on = isatty(STDERR_FILENO) && !options->quiet && !options->json;
+}
+
+void ctl_bar_update(void *context, uint64_t done, uint64_t total) {
+    ctl_bar *bar = context;
+    char have[32], all[32];
+    const uint64_t now = rpc_now_ns();
+    if (!bar->is_on || total == 0 || (done < total && now - bar->shown_ns < 50000000u)) return;
+    bar->shown_ns = now;
+    const int width = 30, filled = (int)((double)done / (double)total * width);
+    if (bar->is_bytes)
+        ctl_bytes(have, done), ctl_bytes(all, total);
+    else
+        snprintf(have, sizeof have, "%llu", (unsigned long long)done),
+            snprintf(all, sizeof all, "%llu", (unsigned long long)total);
+    fprintf(stderr, "\r%s [%.*s%*s] %s of %s\x1b[K", bar->what, filled, "##############################",
+            width - filled, "", have, all);
+    fflush(stderr);
+}
+
+void ctl_bar_end(ctl_bar *bar) {
+    if (bar->is_on && bar->shown_ns) fputs("\r\x1b[K", stderr);
+    bar->is_on = false;
+}
+
+/* ---- JSON ---- */
+
+void json_begin(json_writer *j) {
+    *j = (json_writer){0};
+}
+
+void json_discard(json_writer *j) {
+    if (j->to && j->to != stdout) fclose(j->to);
+    free(j->text);
+    *j = (json_writer){0};
+}
+
+static void write_text(FILE *to, const char *text) {
+    fputc('"', to);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(to, "\\%c", *c);
+        else if (*c < 0x20 || *c == 0x7f)
+            fprintf(to, "\\u%04x", *c);
+        else
+            fputc(*c, to);
+    }
+    fputc('"', to);
+}
+
+/* comma and key of the next item */
+static void lead(json_writer *j, const char *key) {
+    if (!j->to) j->to = open_memstream(&j->text, &j->size);
+    if (!j->to) j->to = stdout; /* no memory: as it comes */
+    if (j->depth) {
+        if (j->has_items[j->depth - 1]) fputs(", ", j->to);
+        j->has_items[j->depth - 1] = true;
+    }
+    if (key) {
+        write_text(j->to, key);
+        fputs(": ", j->to);
+    }
+}
+
+static void open_bracket(json_writer *j, const char *key, char bracket) {
+    lead(j, key);
+    fputc(bracket, j->to);
+    CKKS_ASSERT(j->depth < sizeof j->has_items / sizeof *j->has_items);
+    j->has_items[j->depth++] = false;
+}
+void json_object(json_writer *j, const char *key) {
+    open_bracket(j, key, '{');
+}
+void json_list(json_writer *j, const char *key) {
+    open_bracket(j, key, '[');
+}
+void json_close_object(json_writer *j) {
+    j->depth--;
+    fputc('}', j->to);
+}
+void json_close_list(json_writer *j) {
+    j->depth--;
+    fputc(']', j->to);
+}
+void json_string(json_writer *j, const char *key, const char *value) {
+    lead(j, key);
+    if (value)
+        write_text(j->to, value);
+    else
+        fputs("null", j->to);
+}
+void json_number(json_writer *j, const char *key, double value) {
+    lead(j, key);
+    if (isfinite(value))
+        fprintf(j->to, "%.17g", value);
+    else
+        fputs("null", j->to);
+}
+void json_integer(json_writer *j, const char *key, uint64_t value) {
+    lead(j, key);
+    fprintf(j->to, "%llu", (unsigned long long)value);
+}
+void json_bool(json_writer *j, const char *key, bool value) {
+    lead(j, key);
+    fputs(value ? "true" : "false", j->to);
+}
+void json_hex(json_writer *j, const char *key, const uint8_t *data, size_t size) {
+    char text[129];
+    CKKS_ASSERT(size <= 64);
+    json_string(j, key, hex_encode(text, data, size));
+}
+void json_end(json_writer *j) {
+    if (j->to && j->to != stdout) {
+        fclose(j->to);
+        if (j->text) fwrite(j->text, 1, j->size, stdout);
+        j->to = NULL;
+    }
+    fputc('\n', stdout);
+    json_discard(j);
+}
