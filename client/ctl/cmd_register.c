@@ -47,7 +47,7 @@ static const struct argp parser = {
     "[FILE.keys...]",
     "Upload evaluation keys. The secret key stays where it is.\v"
     "Without files or --for, uploads every key set of the profile's key folder. An upload that was cut off "
-    "goes on\n"
+    "goes on "
     "where it stopped; what the server has already is not sent again.\n\n"
     "Examples:\n"
     "  ckksctl register\n"

@@ -92,7 +92,7 @@ static const struct argp parser = {
     "add",
     "Make an access token (for operators).\v"
     "The token is printed once; the daemon's file keeps only a hash of it. The daemon reads the file again "
-    "on SIGHUP.\n"
+    "on SIGHUP. "
     "Removing a line of the file and reloading takes a token back.\n\n"
     "Examples:\n"
     "  ckksctl token add --tenant clinic --file /etc/ckksd/tokens -o clinic.token && systemctl reload ckksd\n"

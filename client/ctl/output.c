@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 int ctl_exit_code(const ckks_error *err) {
@@ -33,6 +34,8 @@ int ctl_exit_code(const ckks_error *err) {
     case CKKS_IO:
     case CKKS_INTERNAL:
         return EXIT_OTHER;
+    case CKKS_INVALID_ARGUMENT:
+        return !strcmp(err->field, "server") || !strcmp(err->field, "profile") ? EXIT_USAGE : EXIT_INPUT;
     default:
         return EXIT_INPUT;
     }
