@@ -115,8 +115,8 @@ static const struct argp parser = {
     "secret key.\n\n"
     "Examples:\n"
     "  ckksctl infer breast-cancer patients.csv\n"
-    "  ckksctl infer mnist t10k-images-idx3-ubyte.gz --labels t10k-labels-idx1-ubyte.gz --summary\n"
-    "  ckksctl infer credit/2 rows.csv --label-column class --reference credit.ckm --json\n",
+    "  ckksctl infer mnist images-idx3.gz --labels labels-idx1.gz --summary\n"
+    "  ckksctl infer credit/2 rows.csv --label-column class --json\n",
     ctl_common_children,
     0,
     0};

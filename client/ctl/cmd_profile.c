@@ -46,7 +46,7 @@ static const struct argp parser = {
     "Without settings, shows profiles. A profile never holds a token, only the path of its file.\n\n"
     "Examples:\n"
     "  ckksctl profile --server tcp://10.0.0.5:7000 --token-file ~/.ckks-token\n"
-    "  ckksctl profile lab --server ipc:///run/ckksd/control.sock --key ~/lab-keys/ --use\n"
+    "  ckksctl profile lab --server ipc:///run/ckksd/control.sock --use\n"
     "  ckksctl profile lab --delete\n",
     ctl_common_children,
     0,

@@ -52,7 +52,7 @@ static const struct argp parser = {
     "Examples:\n"
     "  ckksctl register\n"
     "  ckksctl register --for mnist\n"
-    "  ckksctl register alice.keys --server tcp://host:7000 --token-file alice.token\n",
+    "  ckksctl register alice.keys --profile lab\n",
     ctl_common_children,
     0,
     0};

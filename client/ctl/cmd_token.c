@@ -95,7 +95,8 @@ static const struct argp parser = {
     "on SIGHUP. "
     "Removing a line of the file and reloading takes a token back.\n\n"
     "Examples:\n"
-    "  ckksctl token add --tenant clinic --file /etc/ckksd/tokens -o clinic.token && systemctl reload ckksd\n"
+    "  ckksctl token add --tenant clinic -o clinic.token\n"
+    "  systemctl reload ckksd\n"
     "  ckksctl token add --tenant ci --scopes infer --queued 4\n",
     ctl_common_children,
     0,
