@@ -34,8 +34,11 @@ def read_arff(path):
         for value in values:
             header.append(f"{name}={value}".replace(" ", "_"))
             columns.append([float(cell == value) for cell in cells])
+    # two categories never occur in the table: nothing could be learnt about them
+    table = np.array(columns).T
+    occurs = table.any(axis=0)
     target = np.array([row[-1] == "good" for row in rows], dtype=np.float64)
-    return np.array(columns).T, header, target
+    return table[:, occurs], [name for name, keep in zip(header, occurs) if keep], target
 
 
 def sigmoid(x):
@@ -48,7 +51,7 @@ def train(x, y, rng):
     w2 = rng.normal(0, 0.2, (HIDDEN, 1))
     b2 = np.zeros(1)
     parameters = [w1, b1, w2, b2]
-    optimiser = Adam(parameters, decay=2.0)
+    optimiser = Adam(parameters, decay=0.7)
     step_total, step = EPOCHS * (len(x) // BATCH), 0
     for _ in range(EPOCHS):
         order = rng.permutation(len(x))
@@ -76,7 +79,6 @@ def main():
     test, fit = order[:TEST_ROWS], order[TEST_ROWS:]
     mean, deviation = table[fit].mean(0), table[fit].std(0)
     deviation[deviation == 0] = 1
-    standard = (table - mean) / deviation
     # rare categories would reach far out once standardised: one-hot columns are centred only
     is_flag = ((table == 0) | (table == 1)).all(0)
     deviation[is_flag] = 1
