@@ -12,7 +12,12 @@ ckks_status graph_observe(ir_graph *g, const calibration *data, double *scores, 
     ckks_status rc;
     ir_count_uses(g);
     if ((rc = ir_run_init(&run, g, g->memory, err)) != CKKS_OK) return rc;
-    for (uint32_t k = 0; k < g->count; k++) g->nodes[k].minimum = INFINITY, g->nodes[k].maximum = -INFINITY;
+    for (uint32_t k = 0; k < g->count; k++) {
+        ir_node *n = &g->nodes[k];
+        n->minimum = INFINITY, n->maximum = -INFINITY;
+        if (!(n->peak = arena_take(g->memory, n->use_count ? n->count : 0, sizeof *n->peak)))
+            return NO_MEMORY(err);
+    }
     for (uint64_t r = 0; r < data->row_count; r++) {
         if ((rc = ir_run_row(&run, g, data->rows + r * data->column_count, err)) != CKKS_OK) return rc;
         for (uint32_t k = 0; k < g->count; k++) {
@@ -20,6 +25,7 @@ ckks_status graph_observe(ir_graph *g, const calibration *data, double *scores, 
             for (uint32_t i = 0; n->use_count && i < n->count; i++) {
                 n->minimum = fmin(n->minimum, run.values[k][i]);
                 n->maximum = fmax(n->maximum, run.values[k][i]);
+                n->peak[i] = fmax(n->peak[i], fabs(run.values[k][i]));
             }
         }
         const uint32_t width = g->nodes[g->output].count;

@@ -16,7 +16,7 @@ static void widen(double *low, double *high, double slack) {
 }
 
 static ckks_status describe_columns(Ckksd__V1__ModelDescription *d, const compile_calibration *raw,
-                                    arena *memory, ckks_error *err) {
+                                    double slack, arena *memory, ckks_error *err) {
     if (!raw->column_names) return CKKS_OK;
     Ckksd__V1__Column *columns = arena_take(memory, raw->column_count, sizeof *columns);
     d->columns = arena_take(memory, raw->column_count, sizeof *d->columns);
@@ -27,7 +27,7 @@ static ckks_status describe_columns(Ckksd__V1__ModelDescription *d, const compil
             low = fmin(low, raw->values[r * raw->column_count + c]);
             high = fmax(high, raw->values[r * raw->column_count + c]);
         }
-        widen(&low, &high, RANGE_SLACK);
+        widen(&low, &high, slack);
         ckksd__v1__column__init(&columns[c]);
         columns[c].name = UNCONST(char, raw->column_names[c]);
         columns[c].has_kind = 1, columns[c].kind = 1;
@@ -147,16 +147,18 @@ ckks_status describe_model(Ckksd__V1__ModelDescription *out, const describe_inpu
                            ckks_error *err) {
     const ir_node *input = &in->graph->nodes[0], *scores = &in->graph->nodes[in->graph->output];
     double low = input->minimum, high = input->maximum;
-    double score_low = scores->minimum, score_high = scores->maximum;
+    double score_low = scores->minimum, score_high = scores->maximum, slack = RANGE_SLACK_LINEAR;
     ckks_status rc;
     ckksd__v1__model_description__init(out);
+    for (uint32_t i = 1; i < in->graph->count; i++)
+        if (in->graph->nodes[i].use_count && in->graph->nodes[i].kind != IR_LINEAR) slack = RANGE_SLACK;
     out->name = UNCONST(char, in->name);
-    if ((rc = describe_columns(out, in->raw, memory, err)) != CKKS_OK) return rc;
+    if ((rc = describe_columns(out, in->raw, slack, memory, err)) != CKKS_OK) return rc;
     if ((rc = describe_shape(out, &in->model->input_shape, memory, err)) != CKKS_OK) return rc;
     if ((rc = describe_preprocess(out, in->preprocess, input->count, memory, err)) != CKKS_OK) return rc;
     if ((rc = describe_layouts(out, in, memory, err)) != CKKS_OK) return rc;
     if ((rc = describe_postprocess(out, in->steps, in->score_scale, memory, err)) != CKKS_OK) return rc;
-    widen(&low, &high, RANGE_SLACK);
+    widen(&low, &high, slack);
     widen(&score_low, &score_high, SCORE_SLACK);
     out->has_promised_error = 1, out->promised_error = in->promised_error;
     out->has_minimum = 1, out->minimum = low;

@@ -18,7 +18,7 @@
 typedef struct emitted_value {
     uint32_t value;   /* of the plan, at its own level */
     uint32_t dropped; /* the same value at a lower level, UINT32_MAX = none yet */
-    double noise;
+    double *variance; /* [count]: of the error of each element */
 } emitted_value;
 
 typedef struct emission {
@@ -35,6 +35,13 @@ typedef struct emission {
 
 static double magnitude(const ir_node *n) {
     return fmax(fabs(n->minimum), fabs(n->maximum));
+}
+
+static double largest_deviation(const emission *e, uint32_t node) {
+    double largest = 0;
+    for (uint32_t i = 0; i < e->graph->nodes[node].count; i++)
+        largest = fmax(largest, e->values[node].variance[i]);
+    return sqrt(largest);
 }
 
 /* ---- scales ---- */
@@ -189,24 +196,6 @@ static ckks_status emit_fold(uint32_t *value, emission *e, const layout_matrix *
     return builder_operation(value, &e->builder, &op, result, err);
 }
 
-static double dense_noise(const emission *e, const ir_term *term, const layout_matrix *m, const plan_value *x,
-                          const plan_value *result, double scale) {
-    const double row = sparse_row_norm_max(term->matrix), in = e->values[term->from].noise;
-    const double switching = m->count > 1 ? noise_key_switch(e->params, x->level, x->scale) : 0;
-    const double encoding =
-        magnitude(&e->graph->nodes[term->from]) * noise_plain(e->params, scale) * sqrt(m->count);
-    double variance = row * row * (in * in + switching * switching) + encoding * encoding;
-    const double rounding = noise_rounding(e->params, result->scale);
-    variance += rounding * rounding;
-    const double fold = (double)m->fold_from / m->fold_to;
-    if (fold > 1) {
-        const double added = noise_key_switch(e->params, result->level, result->scale);
-        /* the row norm already counts all columns: only what the layer added is summed by folding */
-        variance += (fold - 1) * (rounding * rounding + encoding * encoding) + fold * added * added;
-    }
-    return variance;
-}
-
 static ckks_status emit_term(uint32_t *out, emission *e, const ir_node *n, const ir_term *term, double scale,
                              const plan_value *result, emitted_layer *row, double *variance,
                              ckks_error *err) {
@@ -215,8 +204,16 @@ static ckks_status emit_term(uint32_t *out, emission *e, const ir_node *n, const
     ckks_status rc = layout_create(&m, term->matrix, e->memory, err);
     if (rc == CKKS_OK) rc = value_at_level(&x, e, term->from, result->level + 1, err);
     if (rc != CKKS_OK) return rc;
-    *variance += dense_noise(e, term, &m, builder_get(&e->builder, x), result, scale);
     const bool is_elementwise = m.count == 1 && m.diagonals[0].step == 0;
+    const noise_dense noise = {.level = result->level + 1,
+                               .scale = builder_get(&e->builder, x)->scale,
+                               .plain_scale = scale,
+                               .slot_count = m.slot_count,
+                               .result_scale = result->scale,
+                               .is_rotated = !is_elementwise,
+                               .fold = (double)m.fold_from / m.fold_to};
+    noise_dense_add(variance, e->params, &noise, term->matrix, e->values[term->from].variance,
+                    e->graph->nodes[term->from].peak);
     rc = is_elementwise ? emit_elementwise(out, e, x, &m, scale, result, row, n->source, err)
                         : emit_transform(out, e, x, &m, scale, result, row, n->source, err);
     return rc == CKKS_OK ? emit_fold(out, e, &m, result, row, n->source, err) : rc;
@@ -261,13 +258,13 @@ static ckks_status emit_linear(uint32_t *out, emission *e, uint32_t number, emit
                                ckks_error *err) {
     const ir_node *n = &e->graph->nodes[number];
     plan_value result = {.level = e->levels[number], .component_count = 2, .batch_count = 1};
-    double *scales = arena_take(e->memory, n->term_count, sizeof *scales), variance = 0;
+    double *scales = arena_take(e->memory, n->term_count, sizeof *scales);
     const double q = (double)e->params->prime[result.level + 1];
     if (!scales) return NO_MEMORY(err);
     ckks_status rc = meet_scales(&result.scale, scales, e, n, q, wanted_scale(e, number), err);
     for (uint32_t t = 0; t < n->term_count && rc == CKKS_OK; t++) {
         uint32_t value;
-        rc = emit_term(&value, e, n, &n->terms[t], scales[t], &result, row, &variance, err);
+        rc = emit_term(&value, e, n, &n->terms[t], scales[t], &result, row, e->values[number].variance, err);
         if (rc != CKKS_OK || t == 0) {
             *out = value;
             continue;
@@ -277,7 +274,6 @@ static ckks_status emit_linear(uint32_t *out, emission *e, uint32_t number, emit
     }
     row->kind = "dense";
     row->elements_in = n->term_count ? e->graph->nodes[n->terms[0].from].count : 0;
-    row->noise = sqrt(variance);
     return rc == CKKS_OK ? add_bias(out, e, n, &result, err) : rc;
 }
 
@@ -304,31 +300,10 @@ static ckks_status emit_product(uint32_t *out, emission *e, uint32_t number, emi
         .kind = PLAN_RELINEARISE, .a = value, .with_rescale = true, .source = n->source};
     row->kind = is_square ? "square" : "product";
     row->elements_in = n->count;
-    const double na = e->values[n->a].noise, nb = e->values[n->b].noise;
-    const double ma = magnitude(&e->graph->nodes[n->a]), mb = magnitude(&e->graph->nodes[n->b]);
-    const double rounding = noise_rounding(e->params, result.scale),
-                 switching = noise_key_switch(e->params, level, product.scale);
-    row->noise = is_square ? 2 * ma * na : hypot(ma * nb, mb * na);
-    row->noise = hypot(row->noise, hypot(rounding, switching));
+    noise_product(e->values[number].variance, e->params, level, product.scale, result.scale,
+                  &e->graph->nodes[n->a], e->values[n->a].variance, &e->graph->nodes[n->b],
+                  e->values[n->b].variance);
     return builder_operation(out, &e->builder, &relinearise, &result, err);
-}
-
-/* steepest slope on [-1, 1], and how rounding errors of the T_k add up: those of T_k grow with k^2 at worst
- */
-static double polynomial_noise(const emission *e, const ir_node *n, double scale) {
-    double slope = 0, added = 0;
-    for (int j = 0; j <= 200; j++) {
-        const double t = -1 + j / 100.0;
-        double derivative = 0, u0 = 1, u1 = 2 * t; /* T_k' = k U_(k-1) */
-        for (uint32_t k = 1; k <= n->degree; k++) {
-            derivative += k * n->coefficients[k] * u0;
-            const double u2 = 2 * t * u1 - u0;
-            u0 = u1, u1 = u2;
-        }
-        slope = fmax(slope, fabs(derivative));
-    }
-    for (uint32_t k = 1; k <= n->degree; k++) added += fabs(n->coefficients[k]) * k;
-    return hypot(slope * e->values[n->a].noise, (1 + added) * 2 * noise_rounding(e->params, scale));
 }
 
 static ckks_status emit_polynomial(uint32_t *out, emission *e, uint32_t number, emitted_layer *row,
@@ -347,14 +322,15 @@ static ckks_status emit_polynomial(uint32_t *out, emission *e, uint32_t number, 
     row->degree = n->degree;
     row->interval_low = n->interval_low, row->interval_high = n->interval_high;
     row->polynomial_error = n->polynomial_error;
-    row->noise = polynomial_noise(e, n, result.scale);
+    noise_polynomial(e->values[number].variance, e->params, result.scale, n, e->values[n->a].variance);
     return builder_operation(out, &e->builder, &op, &result, err);
 }
 
 static ckks_status emit_input(emission *e, ckks_error *err) {
     const plan_value input = {
         .level = e->levels[0], .component_count = 2, .batch_count = 1, .scale = wanted_scale(e, 0)};
-    e->values[0].noise = noise_fresh(e->params, input.scale);
+    for (uint32_t i = 0; i < e->graph->nodes[0].count; i++)
+        e->values[0].variance[i] = noise_fresh(e->params, input.scale);
     e->out->input_slots = layout_period(e->graph->nodes[0].count);
     return builder_value(&e->values[0].value, &e->builder, &input, err);
 }
@@ -364,6 +340,8 @@ static ckks_status emit_node(emission *e, uint32_t number, ckks_error *err) {
     emitted_layer *row = &e->out->layers[e->out->layer_count];
     ckks_status rc = check_magnitude(e, n, err);
     if (rc != CKKS_OK) return rc;
+    if (!(e->values[number].variance = arena_take(e->memory, n->count, sizeof(double))))
+        return NO_MEMORY(err);
     if (n->kind == IR_INPUT) return emit_input(e, err);
     *row = (emitted_layer){.source = n->source, .elements_out = n->count, .level_out = e->levels[number]};
     row->level_in = row->level_out + (n->kind == IR_POLYNOMIAL ? chebyshev_depth(n->degree) : 1);
@@ -372,7 +350,8 @@ static ckks_status emit_node(emission *e, uint32_t number, ckks_error *err) {
          : n->kind == IR_PRODUCT ? emit_product(&value, e, number, row, err)
                                  : emit_polynomial(&value, e, number, row, err);
     if (rc != CKKS_OK) return rc;
-    e->values[number] = (emitted_value){value, UINT32_MAX, row->noise};
+    e->values[number].value = value;
+    row->noise = largest_deviation(e, number);
     e->out->rotation_count += row->babies + row->giants + row->folds;
     e->out->layer_count++;
     return CKKS_OK;
@@ -403,6 +382,6 @@ ckks_status program_emit(emitted_program *out, const ir_graph *g, const paramete
     out->plan.output_count = 1;
     out->plan.outputs = output;
     out->output_slots = layout_period(g->nodes[g->output].count);
-    out->noise = e.values[g->output].noise;
+    out->noise = largest_deviation(&e, g->output);
     return CKKS_OK;
 }

@@ -40,6 +40,7 @@ typedef struct ir_node {
     double polynomial_error;            /* POLYNOMIAL: largest on its interval */
     double interval_low, interval_high; /* POLYNOMIAL: where it holds, before normalisation */
     double minimum, maximum;            /* observed on the calibration rows, over all elements */
+    double *peak;                       /* [count]: largest size observed, element by element */
     uint32_t use_count; /* by live nodes, plus one for the output; 0 = dead. Set by ir_count_uses. */
 } ir_node;
 

@@ -6,8 +6,8 @@
 #define ERROR_VARIANCE 10.5
 
 /* coefficients of variance v: a slot's real part sums N of them, each times a cosine */
-static double slot_deviation(const ckks_params *params, double variance, double scale) {
-    return sqrt(variance * params_n(params) / 2.0) / scale;
+static double slot_variance(const ckks_params *params, double variance, double scale) {
+    return variance * params_n(params) / 2.0 / (scale * scale);
 }
 
 /* c0 + c1 s, both rounded: 1/12 each, and two thirds of the ternary secret's coefficients are not zero */
@@ -16,15 +16,11 @@ static double rounding_variance(const ckks_params *params) {
 }
 
 double noise_fresh(const ckks_params *params, double scale) {
-    return slot_deviation(params, ERROR_VARIANCE * (4.0 * params_n(params) / 3.0 + 1.0) + 1.0 / 12.0, scale);
+    return slot_variance(params, ERROR_VARIANCE * (4.0 * params_n(params) / 3.0 + 1.0) + 1.0 / 12.0, scale);
 }
 
 double noise_rounding(const ckks_params *params, double scale) {
-    return slot_deviation(params, rounding_variance(params), scale);
-}
-
-double noise_plain(const ckks_params *params, double scale) {
-    return slot_deviation(params, 1.0 / 12.0, scale);
+    return slot_variance(params, rounding_variance(params), scale);
 }
 
 double noise_key_switch(const ckks_params *params, uint32_t level, double scale) {
@@ -36,5 +32,60 @@ double noise_key_switch(const ckks_params *params, uint32_t level, double scale)
             ratio *= (double)params->prime[d * params->digit_size + i];
         variance += ERROR_VARIANCE * params_n(params) * ratio * ratio / 12.0;
     }
-    return slot_deviation(params, variance + rounding_variance(params), scale);
+    return slot_variance(params, variance + rounding_variance(params), scale);
+}
+
+void noise_dense_add(double *out, const ckks_params *params, const noise_dense *d, const sparse *matrix,
+                     const double *variance_in, const double *peak_in) {
+    const double switching = d->is_rotated ? noise_key_switch(params, d->level, d->scale) : 0;
+    double square_sum = 0;
+    for (uint32_t i = 0; i < matrix->column_count; i++) square_sum += peak_in[i] * peak_in[i];
+    /* rounded diagonals: 2 * slot_count coefficients that are not zero; each row meets every element once */
+    const double encoding = square_sum * d->slot_count / 12.0 / (d->plain_scale * d->plain_scale);
+    /* what the layer itself adds is summed by folding; the rows' own sums count all columns already */
+    const double added =
+        d->fold * noise_rounding(params, d->result_scale) +
+        (d->fold > 1 ? d->fold * noise_key_switch(params, d->level - 1, d->result_scale) : 0);
+    for (uint32_t i = 0; i < matrix->row_count; i++) {
+        out[i] += encoding + added;
+        for (uint32_t e = matrix->row_start[i]; e < matrix->row_start[i + 1]; e++)
+            out[i] += matrix->value[e] * matrix->value[e] * (variance_in[matrix->column[e]] + switching);
+    }
+}
+
+void noise_product(double *out, const ckks_params *params, uint32_t level, double product_scale,
+                   double result_scale, const ir_node *a, const double *variance_a, const ir_node *b,
+                   const double *variance_b) {
+    const double added =
+        noise_rounding(params, result_scale) + noise_key_switch(params, level, product_scale);
+    for (uint32_t i = 0; i < a->count; i++)
+        out[i] = added +
+                 (a == b ? 4 * a->peak[i] * a->peak[i] * variance_a[i]
+                         : a->peak[i] * a->peak[i] * variance_b[i] + b->peak[i] * b->peak[i] * variance_a[i]);
+}
+
+/* steepest slope on [-1, 1]: T_k' = k U_(k-1) */
+static double steepest_slope(const ir_node *n) {
+    double slope = 0;
+    for (int j = 0; j <= 200; j++) {
+        const double t = -1 + j / 100.0;
+        double derivative = 0, u0 = 1, u1 = 2 * t;
+        for (uint32_t k = 1; k <= n->degree; k++) {
+            derivative += k * n->coefficients[k] * u0;
+            const double u2 = 2 * t * u1 - u0;
+            u0 = u1, u1 = u2;
+        }
+        slope = fmax(slope, fabs(derivative));
+    }
+    return slope;
+}
+
+void noise_polynomial(double *out, const ckks_params *params, double scale, const ir_node *node,
+                      const double *variance_in) {
+    const double slope = steepest_slope(node);
+    /* rounding errors of the T_k: each doubling of k doubles the error of T_(k/2) and adds one */
+    double grown = 1;
+    for (uint32_t k = 1; k <= node->degree; k++) grown += fabs(node->coefficients[k]) * k;
+    for (uint32_t i = 0; i < node->count; i++)
+        out[i] = slope * slope * variance_in[i] + 4 * grown * grown * noise_rounding(params, scale);
 }

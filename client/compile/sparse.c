@@ -1,7 +1,5 @@
 #include "client/compile/sparse.h"
 
-#include <math.h>
-
 ckks_status sparse_create(sparse **out, arena *memory, uint32_t row_count, uint32_t column_count,
                           uint64_t entry_count, ckks_error *err) {
     if (entry_count > SPARSE_ENTRIES_MAX)
@@ -136,14 +134,4 @@ bool sparse_diagonal(double *diagonal, const sparse *m) {
         }
     }
     return true;
-}
-
-double sparse_row_norm_max(const sparse *m) {
-    double largest = 0;
-    for (uint32_t i = 0; i < m->row_count; i++) {
-        double sum = 0;
-        for (uint32_t e = m->row_start[i]; e < m->row_start[i + 1]; e++) sum += m->value[e] * m->value[e];
-        if (sum > largest) largest = sum;
-    }
-    return sqrt(largest);
 }

@@ -30,8 +30,6 @@ ckks_status sparse_add(sparse **out, arena *memory, const sparse *a, const spars
 void sparse_apply_add(double *y, const sparse *m, const double *x);
 /* sparse_diagonal fills diagonal[n] and returns true if m is square and diagonal. */
 bool sparse_diagonal(double *diagonal, const sparse *m);
-/* largest Euclidean norm of a row */
-double sparse_row_norm_max(const sparse *m);
 static inline uint32_t sparse_entry_count(const sparse *m) {
     return m->row_start[m->row_count];
 }
