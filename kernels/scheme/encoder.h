@@ -5,6 +5,9 @@
  *
  * Bit-reproducible on every machine: fixed operation order, no contraction, root tables made without libm.
  * Rounds half to even. Oracle: MPFR.
+ *
+ * No address and, for coefficients below 2^63, no branch depends on the values, save on those that are
+ * refused; beyond that, and in decoding, time depends on the magnitude of coefficients.
  */
 #ifndef CKKS_SCHEME_ENCODER_H
 #define CKKS_SCHEME_ENCODER_H
@@ -22,7 +25,8 @@ ckks_status encoder_encode(uint64_t *words, const ckks_context *context, const d
                            ckks_error *err);
 
 /* encoder_decode: words [limb][N], evaluation domain, q[0..level]; exact CRT to centred integers, then the
- * embedding. */
+ * embedding. imag may be NULL. CKKS_OUT_OF_RANGE if a coefficient over the scale is beyond binary64, as after
+ * decryption with another key. Thread-safe; allocates scratch; no I/O. */
 ckks_status encoder_decode(double *real, double *imag, const ckks_context *context, const uint64_t *words,
                            uint32_t slot_count, uint32_t level, double scale, ckks_error *err);
 

@@ -21,7 +21,7 @@ static inline void forward_butterfly(uint64_t *x, uint64_t *y, uint64_t w, uint6
 }
 
 static void forward_stage(uint64_t *out, const ntt_table *t, uint32_t blocks) {
-    const size_t half = ((size_t)1 << t->log_n) / blocks / 2;
+    const size_t half = ((size_t)1 << t->log_n >> 1) >> __builtin_ctz(blocks);
     const uint64_t q = t->m.value;
     for (size_t b = 0; b < blocks; b++) {
         const uint64_t w = t->forward[blocks + b], w_shoup = t->forward_shoup[blocks + b];
@@ -31,7 +31,7 @@ static void forward_stage(uint64_t *out, const ntt_table *t, uint32_t blocks) {
 }
 
 static void forward_two_stages(uint64_t *out, const ntt_table *t, uint32_t blocks) {
-    const size_t quarter = ((size_t)1 << t->log_n) / blocks / 4;
+    const size_t quarter = ((size_t)1 << t->log_n >> 2) >> __builtin_ctz(blocks);
     const uint64_t q = t->m.value;
     for (size_t b = 0; b < blocks; b++) {
         const uint64_t *w = t->forward + 2 * (blocks + b), *w_shoup = t->forward_shoup + 2 * (blocks + b);
@@ -69,7 +69,7 @@ static inline void inverse_butterfly(uint64_t *x, uint64_t *y, uint64_t w, uint6
 }
 
 static void inverse_stage(uint64_t *out, const ntt_table *t, uint32_t blocks) {
-    const size_t half = ((size_t)1 << t->log_n) / blocks / 2;
+    const size_t half = ((size_t)1 << t->log_n >> 1) >> __builtin_ctz(blocks);
     const uint64_t q = t->m.value;
     for (size_t b = 0; b < blocks; b++) {
         const uint64_t w = t->inverse[blocks + b], w_shoup = t->inverse_shoup[blocks + b];
@@ -80,7 +80,7 @@ static void inverse_stage(uint64_t *out, const ntt_table *t, uint32_t blocks) {
 
 /* the stage of 2 * blocks, then that of blocks */
 static void inverse_two_stages(uint64_t *out, const ntt_table *t, uint32_t blocks) {
-    const size_t quarter = ((size_t)1 << t->log_n) / blocks / 4;
+    const size_t quarter = ((size_t)1 << t->log_n >> 2) >> __builtin_ctz(blocks);
     const uint64_t q = t->m.value;
     for (size_t b = 0; b < blocks; b++) {
         const uint64_t *w = t->inverse + 2 * (blocks + b), *w_shoup = t->inverse_shoup + 2 * (blocks + b);

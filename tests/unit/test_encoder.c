@@ -1,4 +1,6 @@
 /* The encoder against MPFR's evaluation of the embedding, coefficient by coefficient and slot by slot. */
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
 #include "kernels/scheme/encoder.h"
 #include "kernels/scheme/encoder_roots.h"
 #include "kernels/scheme/internal.h"
@@ -446,6 +448,31 @@ static void substituting_x_to_5_to_k_rotates_left_by_k(void **state) {
     context_destroy(context);
 }
 
+/* Figures of one machine and compiler, committed: any other must give the same words and the same doubles. */
+static void words_and_doubles_are_the_same_on_every_machine(void **state) {
+    (void)state;
+    ckks_context *context = fixture_context(13, 3, 1, 1);
+    const uint32_t n = 1u << 13, slots = n / 2;
+    uint64_t *words = create((size_t)4 * n, 8);
+    double *re = create(slots, 8), *im = create(slots, 8);
+    uint8_t digest[SHA256_BYTES];
+    char text[2 * SHA256_BYTES + 1];
+    random_slots(re, slots, 3, 1), random_slots(im, slots, 3, 2);
+    assert_int_equal(encoder_encode(words, context, re, im, slots, 2, true, 0x1p70, NULL), CKKS_OK);
+    sha256(digest, words, (size_t)4 * n * 8);
+    assert_string_equal(hex_encode(text, digest, sizeof digest),
+                        "79c3ebb54a09c54a50a6c7870cc76abfd8c4c0e2bf9d1a1a54f9d1477c0d4a4e");
+    assert_int_equal(encoder_decode(re, im, context, words, slots, 2, 0x1.23p69, NULL), CKKS_OK);
+    sha256(digest, re, (size_t)slots * 8);
+    assert_string_equal(hex_encode(text, digest, sizeof digest),
+                        "711364d1e1338b2a15f9a084178a9c6418e37a090344c59d97146af4724f9efe");
+    sha256(digest, im, (size_t)slots * 8);
+    assert_string_equal(hex_encode(text, digest, sizeof digest),
+                        "867ebb7b6f6c20329a029ef6e7058fd98ef8cd9fe59fff949caf42619e87f9c1");
+    free(words), free(re), free(im);
+    context_destroy(context);
+}
+
 static void a_value_beyond_binary64_is_refused_on_decoding(void **state) {
     (void)state;
     const ckks_params p = fixture_params_bits(10, 24, 1, 1, 50, 50, 50);
@@ -475,6 +502,7 @@ int main(void) {
         cmocka_unit_test(decoding_is_the_exact_crt_and_embedding),
         cmocka_unit_test(decoding_undoes_encoding_for_every_slot_count),
         cmocka_unit_test(substituting_x_to_5_to_k_rotates_left_by_k),
+        cmocka_unit_test(words_and_doubles_are_the_same_on_every_machine),
         cmocka_unit_test(a_value_beyond_binary64_is_refused_on_decoding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
