@@ -1,0 +1,236 @@
+/* C7, C8, C9: what overlaps a replay does not disturb it; every kind of source; replays of a slot take turns.
+ */
+#include "tests/support/program_fixture.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- C7 ---- */
+
+static void copy_beside_a_running_replay_does_not_disturb_it(void **state) {
+    (void)state;
+    static const graph_source sources[] = {GRAPH_SOURCE_PACKED_HOST, GRAPH_SOURCE_WORDS_HOST,
+                                           GRAPH_SOURCE_WORDS_PINNED, GRAPH_SOURCE_WORDS_DEVICE};
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL);
+    test_program t;
+    test_program_init_slow(&t, &f, NULL, 60);
+    assert_ok(test_program_capture(&t, 0, NULL));
+    for (size_t k = 0; k < sizeof sources / sizeof sources[0]; k++) {
+        bool was_beside = false;
+        const graph_input other = sample_input(b, sources[k], false);
+        for (int attempt = 0; attempt < 10 && !was_beside; attempt++) {
+            graph_handle first, second;
+            graph_pending *pending = NULL;
+            graph_result result;
+            assert_ok(test_copy(&t, &first, a, NULL, NULL));
+            assert_ok(graph_program_replay_begin(t.program, &pending, first, GRAPH_OUTPUT_OWNED, NULL));
+            assert_ok(graph_program_copy_inputs_from(t.program, &second, &other, 1, f.keys, NULL));
+            was_beside = !graph_pending_is_complete(pending);
+            assert_ok(graph_program_replay_finish(t.program, pending, &result, NULL));
+            assert_result(&t, &result, a, NULL);
+            graph_result_release(&result);
+            assert_ok(graph_program_replay_prepared(t.program, &result, second, GRAPH_OUTPUT_OWNED, NULL));
+            assert_result(&t, &result, b, NULL);
+            graph_result_release(&result);
+        }
+        assert_true(was_beside);
+    }
+    test_program_fini(&t);
+    sample_destroy(a), sample_destroy(b);
+    program_fixture_close(&f);
+}
+
+/* ---- C8 ---- */
+
+static void every_source_gives_the_same_words(void **state) {
+    (void)state;
+    static const struct {
+        graph_source source;
+        bool is_seeded;
+    } cases[] = {{GRAPH_SOURCE_PACKED_HOST, false},
+                 {GRAPH_SOURCE_WORDS_HOST, false},
+                 {GRAPH_SOURCE_WORDS_PINNED, false},
+                 {GRAPH_SOURCE_WORDS_DEVICE, false}};
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL);
+    test_program t;
+    graph_result reference, result;
+    test_program_start(&t, &f, NULL, PROGRAM_MULTIPLY);
+    assert_ok(test_replay(&t, &reference, a, b, NULL)); /* seeded */
+    assert_result(&t, &reference, a, b);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+            const graph_input inputs[2] = {sample_input(a, cases[i].source, cases[i].is_seeded),
+                                           sample_input(b, cases[k].source, cases[k].is_seeded)};
+            assert_ok(graph_program_replay(t.program, &result, inputs, 2, f.keys, GRAPH_OUTPUT_OWNED, NULL));
+            for (int o = 0; o < 2; o++)
+                assert_memory_equal(result.outputs[o].words, reference.outputs[o].words,
+                                    reference.outputs[o].signature.bytes);
+            graph_result_release(&result);
+        }
+    graph_result_release(&reference);
+    test_program_fini(&t);
+    sample_destroy(a), sample_destroy(b);
+    program_fixture_close(&f);
+}
+
+/* The source is still being made on a stream of the caller when the copy is asked for. */
+static void copy_waits_for_a_source_that_another_stream_makes(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    const ckks_value good = sample_value(a);
+    test_program t;
+    test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+    device_event *ready = NULL;
+    void *words = NULL;
+    assert_ok(device_event_create(f.dev, &ready, NULL));
+    assert_ok(device_allocate(f.dev, &words, good.signature.bytes, MEMORY_RETAINED, NULL));
+    bool was_beside = false;
+    for (int attempt = 0; attempt < 10 && !was_beside; attempt++) {
+        graph_handle handle;
+        graph_result result;
+        const kernel_poly poly = {words, 2, FIXTURE_LEVEL + 1, {0, FIXTURE_LEVEL + 1, 0}};
+        const kernel_unary_args negate = {f.tables, poly, poly};
+        assert_ok(device_fill(f.stream, words, 0, good.signature.bytes, NULL));
+        for (int i = 0; i < 500; i++) assert_ok(device_launch(f.stream, KERNEL_NEGATE, &negate, NULL));
+        assert_ok(device_copy(f.stream, words, good.words, good.signature.bytes, NULL));
+        assert_ok(device_event_record(ready, f.stream, NULL));
+        graph_input input = sample_input(a, GRAPH_SOURCE_WORDS_DEVICE, false);
+        input.data = words;
+        input.ready = ready;
+        assert_ok(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL));
+        was_beside = !device_event_is_complete(ready);
+        assert_ok(graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL));
+        assert_result(&t, &result, a, NULL);
+        graph_result_release(&result);
+    }
+    assert_true(was_beside);
+    device_free(f.dev, words);
+    device_event_destroy(ready);
+    test_program_fini(&t);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
+static void device_words_of_the_programs_own_inputs_are_refused(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+    graph_input input = sample_input(a, GRAPH_SOURCE_WORDS_DEVICE, false);
+    graph_handle handle;
+    input.data = t.seen_input[t.calls - 1]; /* as recorded */
+    assert_status(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL), CKKS_ALIASING);
+    input.data = a->words; /* host memory */
+    assert_status(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL),
+                  CKKS_INVALID_ARGUMENT);
+    test_program_fini(&t);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
+/* ---- C9 ---- */
+
+typedef struct turn {
+    test_program *t;
+    sample *a;
+    uint32_t rounds, right;
+} turn;
+
+static void *take_turns(void *context) {
+    turn *mine = context;
+    for (uint32_t i = 0; i < mine->rounds; i++) {
+        graph_result result;
+        double actual[FIXTURE_SLOTS], expected[FIXTURE_SLOTS];
+        if (test_replay(mine->t, &result, mine->a, NULL, NULL) != CKKS_OK) continue;
+        fixture_decrypt(mine->t->f, actual, result.outputs[0].words, &mine->t->outputs[0], NULL);
+        test_expected(mine->t, expected, 0, mine->a, NULL);
+        mine->right += is_close(actual, expected);
+        graph_result_release(&result);
+    }
+    return NULL;
+}
+
+static void replays_of_one_slot_asked_for_by_two_threads_run_one_after_the_other(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL);
+    test_program first, second; /* in one arena: overlapping runs would spoil each other */
+    test_program_init_slow(&first, &f, NULL, 10);
+    test_program_init_slow(&second, &f, NULL, 14);
+    assert_ok(test_program_capture(&first, 0, NULL));
+    assert_ok(test_program_capture(&second, 0, NULL));
+    turn turns[2] = {{&first, a, 25, 0}, {&second, b, 25, 0}};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, take_turns, &turns[i]), 0);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(turns[0].right, 25);
+    assert_int_equal(turns[1].right, 25);
+    test_program_fini(&first), test_program_fini(&second);
+    sample_destroy(a), sample_destroy(b);
+    program_fixture_close(&f);
+}
+
+static void replays_begun_in_a_row_run_in_that_order(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *samples[GRAPH_PENDING_MAX + 1];
+    for (uint32_t i = 0; i <= GRAPH_PENDING_MAX; i++) samples[i] = sample_create(&f, i + 1, NULL);
+    test_program t;
+    test_program_init_slow(&t, &f, NULL, 20);
+    assert_ok(test_program_capture(&t, 0, NULL));
+    graph_pending *pending[GRAPH_PENDING_MAX + 1];
+    graph_handle handle;
+    graph_result result;
+    device_event *after[GRAPH_PENDING_MAX];
+    for (uint32_t i = 0; i < GRAPH_PENDING_MAX; i++) {
+        assert_ok(device_event_create(f.dev, &after[i], NULL));
+        assert_ok(test_copy(&t, &handle, samples[i], NULL, NULL));
+        assert_ok(graph_program_replay_begin(t.program, &pending[i], handle, GRAPH_OUTPUT_OWNED, NULL));
+        assert_ok(device_event_record(after[i], graph_slot_stream(f.slot), NULL));
+    }
+    assert_ok(test_copy(&t, &handle, samples[GRAPH_PENDING_MAX], NULL, NULL));
+    assert_status(
+        graph_program_replay_begin(t.program, &pending[GRAPH_PENDING_MAX], handle, GRAPH_OUTPUT_OWNED, NULL),
+        CKKS_FAILED_PRECONDITION); /* a bound on everything */
+    uint64_t sum_ns = 0;
+    for (uint32_t i = 0; i < GRAPH_PENDING_MAX; i++) {
+        assert_ok(graph_program_replay_finish(t.program, pending[i], &result, NULL));
+        assert_result(&t, &result, samples[i], NULL);
+        if (i > 0) sum_ns += result.replay_ns;
+        graph_result_release(&result);
+    }
+    /* one after the other: from the end of the first to the end of the last there is room for all but the
+     * first */
+    for (uint32_t i = 0; i < GRAPH_PENDING_MAX; i++) assert_ok(device_event_synchronize(after[i], NULL));
+    assert_true(device_event_elapsed_ns(after[0], after[GRAPH_PENDING_MAX - 1]) >= sum_ns);
+    assert_ok(graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL));
+    assert_result(&t, &result, samples[GRAPH_PENDING_MAX], NULL);
+    graph_result_release(&result);
+    for (uint32_t i = 0; i < GRAPH_PENDING_MAX; i++) device_event_destroy(after[i]);
+    test_program_fini(&t);
+    for (uint32_t i = 0; i <= GRAPH_PENDING_MAX; i++) sample_destroy(samples[i]);
+    program_fixture_close(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copy_beside_a_running_replay_does_not_disturb_it),
+        cmocka_unit_test(every_source_gives_the_same_words),
+        cmocka_unit_test(copy_waits_for_a_source_that_another_stream_makes),
+        cmocka_unit_test(device_words_of_the_programs_own_inputs_are_refused),
+        cmocka_unit_test(replays_of_one_slot_asked_for_by_two_threads_run_one_after_the_other),
+        cmocka_unit_test(replays_begun_in_a_row_run_in_that_order),
+    };
+    return program_suite("C7 overwrite protection, C8 sources, C9 serialisation", tests);
+}

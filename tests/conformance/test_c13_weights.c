@@ -1,0 +1,301 @@
+/* C13: weights are refreshed together, behind every replay and before the next; no result mixes generations.
+ */
+#include "tests/support/program_fixture.h"
+
+#include "kernels/base/hash.h"
+#include "kernels/scheme/encoder.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Generation g has the weights (g, 1 - g): a mixture of two generations is neither's answer. */
+static double weight(uint64_t generation, int which) {
+    const double g = (double)generation / 8;
+    return which == 0 ? g : 1 - g;
+}
+
+typedef struct reader {
+    test_program t;
+    sample *a, *b;
+    atomic_bool *stop;
+    atomic_uint rounds;
+    uint32_t wrong, failed;
+    uint64_t lowest, highest;
+} reader;
+
+static void *read_results(void *context) {
+    reader *r = context;
+    r->lowest = UINT64_MAX;
+    while (!atomic_load(r->stop)) {
+        graph_result result;
+        double actual[FIXTURE_SLOTS], expected[FIXTURE_SLOTS];
+        if (test_replay(&r->t, &result, r->a, r->b, NULL) != CKKS_OK) {
+            r->failed++;
+            break;
+        }
+        const uint64_t g = result.binding_generation;
+        for (uint32_t i = 0; i < FIXTURE_SLOTS; i++)
+            expected[i] = weight(g, 0) * r->a->slots[i] + weight(g, 1) * r->b->slots[i];
+        fixture_decrypt(r->t.f, actual, result.outputs[0].words, &r->t.outputs[0], NULL);
+        r->wrong += !is_close(actual, expected);
+        r->wrong += result.binding_count != 2 || result.binding_generations[0] != g ||
+                    result.binding_generations[1] != g;
+        if (g < r->lowest) r->lowest = g;
+        if (g > r->highest) r->highest = g;
+        graph_result_release(&result);
+        atomic_fetch_add(&r->rounds, 1);
+    }
+    return NULL;
+}
+
+static void no_result_mixes_generations_while_two_slots_replay(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    graph_slot *other = NULL;
+    assert_ok(graph_slot_create(&other, f.dev, 1u << 20, NULL));
+    binding_set *set = fixture_weights_create(&f, weight(1, 0), weight(1, 1));
+    sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL);
+    atomic_bool stop = false;
+    reader readers[2] = {{.a = a, .b = b, .stop = &stop}, {.a = b, .b = a, .stop = &stop}};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        test_program_init_weighted(&readers[i].t, &f, i == 0 ? f.slot : other, set);
+        assert_ok(test_program_capture(&readers[i].t, 0, NULL));
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, read_results, &readers[i]), 0);
+    uint64_t generation = 1;
+    for (; generation < 30; generation++) {
+        const uint32_t seen = atomic_load(&readers[0].rounds) + atomic_load(&readers[1].rounds);
+        assert_ok(
+            fixture_weights_refresh(&f, set, weight(generation + 1, 0), weight(generation + 1, 1), NULL));
+        /* let some replay see this one */
+        while (atomic_load(&readers[0].rounds) + atomic_load(&readers[1].rounds) == seen) sched_yield();
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        print_message("slot %d: %u replays, generations %llu to %llu\n", i, atomic_load(&readers[i].rounds),
+                      (unsigned long long)readers[i].lowest, (unsigned long long)readers[i].highest);
+        assert_int_equal(readers[i].wrong, 0);
+        assert_int_equal(readers[i].failed, 0);
+        graph_program_stats stats;
+        graph_program_get_stats(readers[i].t.program, &stats);
+        assert_int_equal(stats.refreshes, 29);
+    }
+    assert_true(readers[0].highest - readers[0].lowest + readers[1].highest - readers[1].lowest > 2);
+    assert_int_equal(binding_set_generation(set), generation);
+    for (int i = 0; i < 2; i++) test_program_fini(&readers[i].t);
+    assert_ok(binding_set_destroy(set, NULL));
+    graph_slot_destroy(other);
+    sample_destroy(a), sample_destroy(b);
+    program_fixture_close(&f);
+}
+
+/* ---- refusals ---- */
+
+typedef struct weights_case {
+    program_fixture f;
+    binding_set *set;
+    sample *a, *b;
+    test_program t;
+    uint64_t *words; /* of two bindings, encoding 3 and 4 */
+    uint64_t word_count;
+    binding_update good[2];
+} weights_case;
+
+static void setup(weights_case *c) {
+    program_fixture_open(&c->f);
+    c->set = fixture_weights_create(&c->f, 0.5, -0.25);
+    c->a = sample_create(&c->f, 1, NULL), c->b = sample_create(&c->f, 2, NULL);
+    test_program_init_weighted(&c->t, &c->f, NULL, c->set);
+    assert_ok(test_program_capture(&c->t, 0, NULL));
+    c->word_count = (uint64_t)(FIXTURE_LEVEL + 1) * c->f.n;
+    c->words = malloc(2 * c->word_count * 8);
+    const double values[2] = {3, 4};
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_ok(encoder_encode(c->words + i * c->word_count, c->f.context, &values[i], NULL, 1,
+                                 FIXTURE_LEVEL, false, FIXTURE_SCALE, NULL));
+        c->good[i] = (binding_update){
+            .id = 10 + i, .words = c->words + i * c->word_count, .word_count = c->word_count};
+        value_signature_ciphertext(&c->good[i].signature, c->f.params, 1, FIXTURE_LEVEL, FIXTURE_SCALE,
+                                   device_id(c->f.dev));
+        c->good[i].signature.kind = VALUE_PLAINTEXT;
+    }
+}
+static void teardown(weights_case *c) {
+    test_program_fini(&c->t);
+    assert_ok(binding_set_destroy(c->set, NULL));
+    sample_destroy(c->a), sample_destroy(c->b);
+    free(c->words);
+    program_fixture_close(&c->f);
+}
+
+static void refresh_is_refused_whole(void **state) {
+    (void)state;
+    weights_case c;
+    setup(&c);
+    binding_update bad[6][2];
+    for (int i = 0; i < 6; i++) memcpy(bad[i], c.good, sizeof c.good);
+    bad[0][1].id = 99;
+    bad[1][1].word_count--;
+    bad[2][1].signature.scale *= 2;
+    bad[3][1].signature.limb_count--;
+    bad[4][1].words = NULL;
+    bad[5][1] = bad[5][0]; /* the same one twice */
+    const ckks_status expected[6] = {CKKS_NOT_FOUND,          CKKS_SIGNATURE_MISMATCH,
+                                     CKKS_SIGNATURE_MISMATCH, CKKS_SIGNATURE_MISMATCH,
+                                     CKKS_INVALID_ARGUMENT,   CKKS_INVALID_ARGUMENT};
+    for (int i = 0; i < 6; i++) {
+        ckks_error err = {0};
+        assert_status(binding_set_refresh(c.set, bad[i], 2, &err), expected[i]);
+        assert_true(err.field[0] != 0);
+        assert_int_equal(binding_set_generation(c.set), 1);
+        assert_works(&c.t, c.a, c.b); /* with the old weights, both */
+    }
+    assert_status(binding_set_refresh(c.set, c.good, 0, NULL), CKKS_INVALID_ARGUMENT);
+    teardown(&c);
+}
+
+static void bindings_tell_their_generation_and_digest(void **state) {
+    (void)state;
+    weights_case c;
+    setup(&c);
+    binding_info before[2], after[2];
+    graph_result result;
+    uint8_t digest[32];
+    for (uint32_t i = 0; i < 2; i++) binding_set_info(c.set, i, &before[i]);
+    assert_int_equal(binding_set_count(c.set), 2);
+    assert_ok(binding_set_refresh(c.set, &c.good[1], 1, NULL)); /* one of them */
+    for (uint32_t i = 0; i < 2; i++) {
+        binding_set_info(c.set, i, &after[i]);
+        assert_int_equal(after[i].id, 10 + i);
+        assert_int_equal(before[i].generation, 1);
+        assert_ptr_equal(after[i].words, before[i].words); /* fixed addresses */
+    }
+    assert_int_equal(after[0].generation, 1);
+    assert_int_equal(after[1].generation, 2);
+    assert_memory_equal(after[0].digest, before[0].digest, 32);
+    sha256(digest, c.good[1].words, c.word_count * 8);
+    assert_memory_equal(after[1].digest, digest, 32);
+    assert_ok(test_replay(&c.t, &result, c.a, c.b, NULL));
+    assert_int_equal(result.binding_generation, 2);
+    assert_int_equal(result.binding_generations[0], 1);
+    assert_int_equal(result.binding_generations[1], 2);
+    double actual[FIXTURE_SLOTS], expected[FIXTURE_SLOTS];
+    for (uint32_t i = 0; i < FIXTURE_SLOTS; i++) expected[i] = 0.5 * c.a->slots[i] + 4 * c.b->slots[i];
+    fixture_decrypt(&c.f, actual, result.outputs[0].words, &c.t.outputs[0], NULL);
+    assert_close(actual, expected);
+    graph_result_release(&result);
+    teardown(&c);
+}
+
+static void refresh_waits_for_a_replay_that_was_begun_and_not_finished(void **state) {
+    (void)state;
+    weights_case c;
+    setup(&c);
+    graph_handle handle;
+    graph_pending *pending = NULL;
+    graph_result result;
+    for (int round = 0; round < 5; round++) {
+        assert_ok(fixture_weights_refresh(&c.f, c.set, 0.5, -0.25, NULL));
+        assert_ok(test_copy(&c.t, &handle, c.a, c.b, NULL));
+        assert_ok(graph_program_replay_begin(c.t.program, &pending, handle, GRAPH_OUTPUT_OWNED, NULL));
+        assert_ok(binding_set_refresh(c.set, c.good, 2,
+                                      NULL)); /* on this very thread: must not wait for the finish */
+        assert_true(graph_pending_is_complete(pending));
+        assert_ok(graph_program_replay_finish(c.t.program, pending, &result, NULL));
+        assert_result(&c.t, &result, c.a, c.b); /* still the weights it began with */
+        assert_int_equal(result.binding_generation + 1, binding_set_generation(c.set));
+        graph_result_release(&result);
+    }
+    teardown(&c);
+}
+
+static void a_set_in_use_is_not_destroyed_and_one_without_words_is_not_used(void **state) {
+    (void)state;
+    weights_case c;
+    setup(&c);
+    assert_status(binding_set_destroy(c.set, NULL), CKKS_FAILED_PRECONDITION);
+    binding_set *empty = NULL;
+    const binding_descriptor d[2] = {{10, c.word_count, c.good[0].signature},
+                                     {11, c.word_count, c.good[1].signature}};
+    const binding_descriptor twice[2] = {d[0], d[0]};
+    assert_status(binding_set_create(&empty, c.f.dev, twice, 2, NULL), CKKS_INVALID_ARGUMENT);
+    assert_ok(binding_set_create(&empty, c.f.dev, d, 2, NULL));
+    test_program t;
+    ckks_error err = {0};
+    test_program_init_weighted(&t, &c.f, NULL, empty);
+    assert_status(test_program_capture(&t, 0, &err), CKKS_FAILED_PRECONDITION);
+    assert_string_equal(err.stage, "admission");
+    assert_string_equal(err.field, "bindings");
+    assert_ok(binding_set_refresh(empty, &c.good[0], 1, NULL));
+    assert_status(test_program_capture(&t, 0, NULL), CKKS_FAILED_PRECONDITION); /* one is still missing */
+    assert_ok(binding_set_refresh(empty, &c.good[1], 1, NULL));
+    assert_ok(test_program_capture(&t, 0, NULL));
+    test_program_fini(&t);
+    assert_ok(binding_set_destroy(empty, NULL));
+    teardown(&c);
+}
+
+/* ---- a device that fails in the middle ---- */
+
+typedef struct fault_run {
+    weights_case c;
+    uint32_t kept, unknown;
+} fault_run;
+
+static void refresh_all_or_none_or_refuse(void *context, program_fixture *f) {
+    fault_run *run = context;
+    weights_case *c = &run->c;
+    graph_result result;
+    assert_ok(fixture_weights_refresh(f, c->set, 0.5, -0.25, NULL));
+    const uint64_t generation = binding_set_generation(c->set);
+    fault_on(f);
+    const ckks_status rc = binding_set_refresh(c->set, c->good, 2, NULL);
+    fault_off(f);
+    const ckks_status replayed = test_replay(&c->t, &result, c->a, c->b, NULL);
+    if (rc == CKKS_OK) {
+        assert_ok(replayed);
+        assert_int_equal(result.binding_generation, generation + 1);
+        graph_result_release(&result);
+    } else if (replayed == CKKS_OK) { /* nothing was written */
+        run->kept++;
+        assert_int_equal(result.binding_generation, generation);
+        assert_result(&c->t, &result, c->a, c->b);
+        graph_result_release(&result);
+    } else {
+        run->unknown++;
+        assert_status(replayed, CKKS_DEVICE_ERROR);
+        assert_int_equal(graph_program_get_state(c->t.program), GRAPH_PROGRAM_READY);
+    }
+}
+
+static void refresh_that_breaks_half_way_holds_replays_back_until_repaired(void **state) {
+    (void)state;
+    fault_run run = {0};
+    setup(&run.c);
+    fault_each(&run.c.f, FAULT_CALL, refresh_all_or_none_or_refuse, &run);
+    fault_each(&run.c.f, FAULT_ASYNCHRONOUS, refresh_all_or_none_or_refuse, &run);
+    fault_each(&run.c.f, FAULT_ALLOCATION, refresh_all_or_none_or_refuse, &run);
+    print_message("weights kept %u, unknown until repaired %u times\n", run.kept, run.unknown);
+    assert_true(run.kept > 0 && run.unknown > 0);
+    assert_ok(fixture_weights_refresh(&run.c.f, run.c.set, 0.5, -0.25, NULL));
+    assert_works(&run.c.t, run.c.a, run.c.b);
+    teardown(&run.c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_result_mixes_generations_while_two_slots_replay),
+        cmocka_unit_test(refresh_is_refused_whole),
+        cmocka_unit_test(bindings_tell_their_generation_and_digest),
+        cmocka_unit_test(refresh_waits_for_a_replay_that_was_begun_and_not_finished),
+        cmocka_unit_test(a_set_in_use_is_not_destroyed_and_one_without_words_is_not_used),
+        cmocka_unit_test(refresh_that_breaks_half_way_holds_replays_back_until_repaired),
+    };
+    return program_suite("C13 weight refresh", tests);
+}
