@@ -1,6 +1,7 @@
 /* Messages, exit codes, the progress bar and JSON. */
 #include "client/ctl/ctl.h"
 
+#include "client/lib/exit_class.h"
 #include "client/lib/rpc_internal.h"
 #include "kernels/base/bytes.h"
 
@@ -10,35 +11,7 @@
 #include <unistd.h>
 
 int ctl_exit_code(const ckks_error *err) {
-    switch (err->code) {
-    case CKKS_OK:
-        return EXIT_GOOD;
-    case CKKS_KEY_UNKNOWN:
-    case CKKS_KEY_EVICTED:
-    case CKKS_KEY_MISSING:
-    case CKKS_LINEAGE_MISMATCH:
-    case CKKS_PARAMS_MISMATCH:
-    case CKKS_PASSPHRASE:
-        return EXIT_KEY;
-    case CKKS_UNTRUSTED_SERVER:
-    case CKKS_INSECURE_PARAMETERS:
-        return EXIT_UNTRUSTED;
-    default:
-        break;
-    }
-    if (rpc_error_is_from_server(err)) return EXIT_REFUSED;
-    switch (err->code) {
-    case CKKS_UNAVAILABLE:
-        return EXIT_UNREACHABLE;
-    case CKKS_RESOURCE_EXHAUSTED:
-    case CKKS_IO:
-    case CKKS_INTERNAL:
-        return EXIT_OTHER;
-    case CKKS_INVALID_ARGUMENT:
-        return !strcmp(err->field, "server") || !strcmp(err->field, "profile") ? EXIT_USAGE : EXIT_INPUT;
-    default:
-        return EXIT_INPUT;
-    }
+    return (int)client_exit_class(err);
 }
 
 /* What to do about it; "" where the message says all. */

@@ -1,0 +1,437 @@
+/*
+ * The public face: every exported function is a few lines over the internal halves. Errors are translated
+ * here and nowhere else, so that internal codes may grow without touching the ABI.
+ */
+#include "client/include/ckksclient.h"
+
+#include "client/lib/exit_class.h"
+#include "client/lib/rpc.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct ckksc_ciphertext {
+    client_ciphertexts list;
+};
+
+/* Opaque public types are the internal ones under another name. */
+static client_model *model_in(const ckksc_model *m) {
+    union {
+        const ckksc_model *out;
+        client_model *in;
+    } u = {.out = m};
+    return u.in;
+}
+static client_secret_key *secret_in(const ckksc_secret_key *k) {
+    union {
+        const ckksc_secret_key *out;
+        client_secret_key *in;
+    } u = {.out = k};
+    return u.in;
+}
+static client_public_key *public_in(const ckksc_public_key *k) {
+    union {
+        const ckksc_public_key *out;
+        client_public_key *in;
+    } u = {.out = k};
+    return u.in;
+}
+static client_key_set *set_in(const ckksc_key_set *k) {
+    union {
+        const ckksc_key_set *out;
+        client_key_set *in;
+    } u = {.out = k};
+    return u.in;
+}
+static rpc_connection *connection_in(ckksc_connection *c) {
+    union {
+        ckksc_connection *out;
+        rpc_connection *in;
+    } u = {.out = c};
+    return u.in;
+}
+
+/* `status` of the internal error, translated; fills as much of *error as the caller's version of it has. */
+static ckksc_status finish(ckksc_error *error, ckks_status rc, const ckks_error *inner) {
+    ckks_error cause = *inner;
+    if (cause.code == CKKS_OK) cause.code = rc;
+    const ckksc_status status = rc == CKKS_OK ? CKKSC_OK : (ckksc_status)client_exit_class(&cause);
+    if (!error || error->struct_bytes < sizeof *error) return status;
+    const uint32_t struct_bytes = error->struct_bytes;
+    *error = (ckksc_error){.struct_bytes = struct_bytes, .status = status};
+    if (rc == CKKS_OK) return status;
+    snprintf(error->code, sizeof error->code, "%s", ckks_status_name(rc));
+    snprintf(error->reason, sizeof error->reason, "%s", ckks_status_reason(rc));
+    snprintf(error->field, sizeof error->field, "%s", cause.field);
+    snprintf(error->message, sizeof error->message, "%s",
+             cause.message[0] ? cause.message : ckks_status_text(rc));
+    error->is_retryable = ckks_status_is_retryable(rc);
+    return status;
+}
+
+static ckks_status missing(ckks_error *inner, const char *argument) {
+    return ckks_error_set(inner, CKKS_INVALID_ARGUMENT, argument, "is NULL or of another version");
+}
+
+const char *ckksc_version(void) {
+    return CKKSD_VERSION;
+}
+
+void ckksc_free(void *buffer, size_t bytes) {
+    if (buffer) sodium_memzero(buffer, bytes);
+    free(buffer);
+}
+
+/* ---- models ---- */
+
+static client_model_options options_in(const ckksc_model_options *options) {
+    client_model_options o = {0};
+    if (options && options->struct_bytes >= sizeof *options) {
+        o.allow_insecure = options->allow_insecure != 0;
+        o.pinned_digest = options->pinned_digest;
+        o.key_count_max = options->key_count_max;
+        o.key_bytes_max = options->key_bytes_max;
+    }
+    return o;
+}
+
+ckksc_status ckksc_model_create(ckksc_model **out, const void *image, size_t bytes,
+                                const ckksc_model_options *options, ckksc_error *error) {
+    ckks_error inner = {0};
+    client_model *m = NULL;
+    const client_model_options o = options_in(options);
+    const ckks_status rc =
+        out && image ? client_model_from_file(&m, image, bytes, &o, &inner) : missing(&inner, "out or image");
+    if (out) *out = (ckksc_model *)m;
+    return finish(error, rc, &inner);
+}
+
+ckksc_status ckksc_model_fetch(ckksc_model **out, ckksc_connection *connection, const char *name,
+                               const char *version, const ckksc_model_options *options, ckksc_error *error) {
+    ckks_error inner = {0};
+    client_model *m = NULL;
+    const client_model_options o = options_in(options);
+    const ckks_status rc = out && connection && name
+                               ? rpc_model(&m, connection_in(connection), name, version, &o, &inner)
+                               : missing(&inner, "out, connection or name");
+    if (out) *out = (ckksc_model *)m;
+    return finish(error, rc, &inner);
+}
+
+void ckksc_model_destroy(ckksc_model *model) {
+    client_model_destroy(model_in(model));
+}
+
+ckksc_status ckksc_model_describe(ckksc_model_info *out, const ckksc_model *model, ckksc_error *error) {
+    ckks_error inner = {0};
+    if (!out || out->struct_bytes < sizeof *out || !model)
+        return finish(error, missing(&inner, "out or model"), &inner);
+    const client_model *m = model_in(model);
+    const uint32_t struct_bytes = out->struct_bytes;
+    *out = (ckksc_model_info){
+        .struct_bytes = struct_bytes,
+        .input_count = m->raw_count,
+        .score_count = m->score_count,
+        .label_count = client_model_label_count(m),
+        .log_n = m->params.log_n,
+        .security_bits = params_security_bits(&m->params),
+        .key_count = m->key_count,
+        .key_bytes = m->key_bytes,
+        .promised_error = m->description->has_promised_error ? m->description->promised_error : 0,
+        .promised_step = client_promised_step(m),
+        .name = m->description->name,
+        .version = m->description->version ? m->description->version : "",
+    };
+    memcpy(out->parameter_id, m->params.id, sizeof out->parameter_id);
+    memcpy(out->digest, m->digest, sizeof out->digest);
+    return finish(error, CKKS_OK, &inner);
+}
+
+const char *ckksc_model_column(const ckksc_model *model, uint32_t index) {
+    const Ckksd__V1__ModelDescription *d = model ? model_in(model)->description : NULL;
+    return d && index < d->n_columns ? d->columns[index]->name : NULL;
+}
+
+/* ---- keys ---- */
+
+ckksc_status ckksc_secret_key_generate(ckksc_secret_key **out, const ckksc_model *model, ckksc_error *error) {
+    ckks_error inner = {0};
+    client_secret_key *k = NULL;
+    const ckks_status rc = out && model ? client_secret_key_generate(&k, &model_in(model)->params, &inner)
+                                        : missing(&inner, "out or model");
+    if (out) *out = (ckksc_secret_key *)k;
+    return finish(error, rc, &inner);
+}
+
+ckksc_status ckksc_secret_key_export(uint8_t **image, size_t *bytes, const ckksc_secret_key *key,
+                                     const char *passphrase, ckksc_error *error) {
+    ckks_error inner = {0};
+    const client_passphrase p = {passphrase, passphrase ? strlen(passphrase) : 0};
+    const ckks_status rc = image && bytes && key ? client_secret_key_export(image, bytes, secret_in(key), &p,
+                                                                            (uint64_t)time(NULL), &inner)
+                                                 : missing(&inner, "image, bytes or key");
+    return finish(error, rc, &inner);
+}
+
+ckksc_status ckksc_secret_key_import(ckksc_secret_key **out, const void *image, size_t bytes,
+                                     const char *passphrase, uint32_t allow_insecure, ckksc_error *error) {
+    ckks_error inner = {0};
+    client_secret_key *k = NULL;
+    const client_passphrase p = {passphrase, passphrase ? strlen(passphrase) : 0};
+    const ckks_status rc = out && image
+                               ? client_secret_key_import(&k, image, bytes, &p, allow_insecure != 0, &inner)
+                               : missing(&inner, "out or image");
+    if (out) *out = (ckksc_secret_key *)k;
+    return finish(error, rc, &inner);
+}
+
+void ckksc_secret_key_destroy(ckksc_secret_key *key) {
+    client_secret_key_destroy(secret_in(key));
+}
+
+ckksc_status ckksc_public_key_export(uint8_t **image, size_t *bytes, const ckksc_secret_key *key,
+                                     ckksc_error *error) {
+    ckks_error inner = {0};
+    const ckks_status rc = image && bytes && key
+                               ? client_public_key_export(image, bytes, secret_in(key), &inner)
+                               : missing(&inner, "image, bytes or key");
+    return finish(error, rc, &inner);
+}
+
+ckksc_status ckksc_public_key_import(ckksc_public_key **out, const void *image, size_t bytes,
+                                     uint32_t allow_insecure, ckksc_error *error) {
+    ckks_error inner = {0};
+    client_public_key *k = NULL;
+    const ckks_status rc = out && image
+                               ? client_public_key_import(&k, image, bytes, allow_insecure != 0, &inner)
+                               : missing(&inner, "out or image");
+    if (out) *out = (ckksc_public_key *)k;
+    return finish(error, rc, &inner);
+}
+
+void ckksc_public_key_destroy(ckksc_public_key *key) {
+    client_public_key_destroy(public_in(key));
+}
+
+ckksc_status ckksc_key_set_generate(ckksc_key_set **out, const ckksc_secret_key *key,
+                                    ckksc_model *const *models, uint32_t model_count, ckksc_error *error) {
+    ckks_error inner = {0};
+    ckks_status rc = CKKS_OK;
+    client_key_set *set = NULL;
+    key_requirement *needs = NULL;
+    uint32_t count = 0;
+    if (!out || !key || !models || !model_count)
+        return finish(error, missing(&inner, "out, key or models"), &inner);
+    const ckks_params *params = context_params(secret_in(key)->context);
+    for (uint32_t i = 0; i < model_count && rc == CKKS_OK; i++) {
+        const client_model *m = model_in(models[i]);
+        if (memcmp(m->params.id, params->id, CKKS_PARAMETER_ID_BYTES) != 0)
+            rc = ckks_error_set(&inner, CKKS_PARAMS_MISMATCH, m->description->name,
+                                "the secret key was made for other parameters");
+        else
+            rc = client_requirements_add(&needs, &count, m->keys, m->key_count, &inner);
+    }
+    if (rc == CKKS_OK) rc = client_key_set_generate(&set, secret_in(key), needs, count, NULL, NULL, &inner);
+    free(needs);
+    *out = (ckksc_key_set *)set;
+    return finish(error, rc, &inner);
+}
+
+ckksc_status ckksc_key_set_export(uint8_t **image, size_t *bytes, const ckksc_key_set *keys,
+                                  ckksc_error *error) {
+    ckks_error inner = {0};
+    const ckks_status rc = image && bytes && keys ? client_key_set_export(image, bytes, set_in(keys), &inner)
+                                                  : missing(&inner, "image, bytes or keys");
+    return finish(error, rc, &inner);
+}
+
+ckksc_status ckksc_key_set_import(ckksc_key_set **out, const void *image, size_t bytes,
+                                  uint32_t allow_insecure, ckksc_error *error) {
+    ckks_error inner = {0};
+    client_key_set *set = NULL;
+    const ckks_status rc = out && image
+                               ? client_key_set_import(&set, image, bytes, allow_insecure != 0, &inner)
+                               : missing(&inner, "out or image");
+    if (out) *out = (ckksc_key_set *)set;
+    return finish(error, rc, &inner);
+}
+
+const uint8_t *ckksc_key_set_id(const ckksc_key_set *keys) {
+    return keys ? set_in(keys)->id : NULL;
+}
+uint64_t ckksc_key_set_bytes(const ckksc_key_set *keys) {
+    return keys ? set_in(keys)->payload_bytes : 0;
+}
+void ckksc_key_set_destroy(ckksc_key_set *keys) {
+    client_key_set_destroy(set_in(keys));
+}
+
+/* ---- ciphertexts ---- */
+
+static ckks_status ciphertext_allocate(ckksc_ciphertext **out, ckks_error *inner) {
+    *out = calloc(1, sizeof **out);
+    return *out ? CKKS_OK : ckks_error_set(inner, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a ciphertext");
+}
+
+void ckksc_ciphertext_destroy(ckksc_ciphertext *ciphertext) {
+    if (ciphertext) client_ciphertexts_fini(&ciphertext->list);
+    free(ciphertext);
+}
+
+/* gives *c away on success, destroys it otherwise */
+static ckksc_status deliver(ckksc_ciphertext **out, ckksc_ciphertext *c, ckksc_error *error, ckks_status rc,
+                            const ckks_error *inner) {
+    if (rc == CKKS_OK) {
+        *out = c;
+    } else {
+        if (out) *out = NULL;
+        ckksc_ciphertext_destroy(c);
+    }
+    return finish(error, rc, inner);
+}
+
+ckksc_status ckksc_encrypt(ckksc_ciphertext **out, const ckksc_model *model, const ckksc_secret_key *key,
+                           const ckksc_public_key *public_key, const double *row, ckksc_error *error) {
+    ckks_error inner = {0};
+    ckksc_ciphertext *c = NULL;
+    double *elements = NULL;
+    ckks_status rc;
+    if (!out || !model || !row || (!key && !public_key)) {
+        rc = missing(&inner, "out, model, key or row");
+        goto out;
+    }
+    const client_model *m = model_in(model);
+    if ((rc = ciphertext_allocate(&c, &inner)) != CKKS_OK) goto out;
+    if (!(elements = malloc((size_t)m->element_count * sizeof *elements))) {
+        rc = ckks_error_set(&inner, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
+        goto out;
+    }
+    if ((rc = client_preprocess(elements, m, row, &inner)) == CKKS_OK)
+        rc = client_encrypt(&c->list, m, key ? secret_in(key) : NULL, key ? NULL : public_in(public_key),
+                            elements, 1, &inner);
+    sodium_memzero(elements, (size_t)m->element_count * sizeof *elements);
+out:
+    free(elements);
+    return deliver(out, c, error, rc, &inner);
+}
+
+ckksc_status ckksc_decrypt(double *scores, const ckksc_model *model, const ckksc_secret_key *key,
+                           const ckksc_ciphertext *result, ckksc_error *error) {
+    ckks_error inner = {0};
+    if (!scores || !model || !key || !result)
+        return finish(error, missing(&inner, "scores, model, key or result"), &inner);
+    const client_model *m = model_in(model);
+    const ckks_status rc = client_decrypt(scores, m, secret_in(key), &result->list, 1, &inner);
+    const ckksc_status status = finish(error, rc, &inner);
+    if (status != CKKSC_OK || client_scores_are_plausible(m, scores, m->score_count)) return status;
+    ckks_error_set(&inner, CKKS_OUT_OF_RANGE, "scores",
+                   "outside of what the model produces: wrong key, or a faulty server");
+    finish(error, CKKS_OUT_OF_RANGE, &inner);
+    if (error && error->struct_bytes >= sizeof *error) error->status = CKKSC_IMPLAUSIBLE;
+    return CKKSC_IMPLAUSIBLE;
+}
+
+void ckksc_round(double *scores, const ckksc_model *model) {
+    const client_model *m = model_in(model);
+    client_round(scores, m->score_count, client_promised_step(m));
+}
+
+ckksc_status ckksc_ciphertext_export(uint8_t **image, size_t *bytes, const ckksc_model *model,
+                                     const ckksc_ciphertext *ciphertext, ckksc_error *error) {
+    ckks_error inner = {0};
+    const ckks_status rc =
+        image && bytes && model && ciphertext
+            ? client_ciphertexts_export(image, bytes, &ciphertext->list, model_in(model), &inner)
+            : missing(&inner, "image, bytes, model or ciphertext");
+    return finish(error, rc, &inner);
+}
+
+ckksc_status ckksc_ciphertext_import(ckksc_ciphertext **out, const ckksc_model *model, uint32_t is_result,
+                                     const void *image, size_t bytes, ckksc_error *error) {
+    ckks_error inner = {0};
+    ckksc_ciphertext *c = NULL;
+    ckks_status rc =
+        out && model && image ? ciphertext_allocate(&c, &inner) : missing(&inner, "out, model or image");
+    if (rc == CKKS_OK)
+        rc = client_ciphertexts_import(&c->list, model_in(model), !is_result, image, bytes, &inner);
+    return deliver(out, c, error, rc, &inner);
+}
+
+ckksc_status ckksc_classify(double *values, uint32_t value_capacity, uint32_t *value_count, char *label,
+                            size_t label_capacity, const ckksc_model *model, const double *scores,
+                            ckksc_error *error) {
+    ckks_error inner = {0};
+    client_prediction p;
+    if (!values || !value_count || !model || !scores)
+        return finish(error, missing(&inner, "values, value_count, model or scores"), &inner);
+    ckks_status rc = client_postprocess(&p, model_in(model), scores, &inner);
+    if (rc == CKKS_OK && p.value_count > value_capacity)
+        rc = ckks_error_set(&inner, CKKS_INVALID_ARGUMENT, "value_capacity", "%u values do not fit",
+                            p.value_count);
+    if (rc == CKKS_OK) {
+        *value_count = p.value_count;
+        memcpy(values, p.values, p.value_count * sizeof *values);
+        if (label && label_capacity) snprintf(label, label_capacity, "%s", p.has_label ? p.label : "");
+    }
+    client_prediction_fini(&p);
+    return finish(error, rc, &inner);
+}
+
+/* ---- a server ---- */
+
+ckksc_status ckksc_connect(ckksc_connection **out, const ckksc_connect_options *options, ckksc_error *error) {
+    ckks_error inner = {0};
+    rpc_connection *c = NULL;
+    ckks_status rc;
+    if (!out || !options || options->struct_bytes < sizeof *options) {
+        rc = missing(&inner, "out or options");
+    } else {
+        const rpc_config config = {options->address,    options->token,      options->ca_file,
+                                   options->connect_ms, options->timeout_ms, options->reply_bytes_max};
+        rc = rpc_connect(&c, &config, &inner);
+    }
+    if (out) *out = (ckksc_connection *)c;
+    return finish(error, rc, &inner);
+}
+
+void ckksc_disconnect(ckksc_connection *connection) {
+    rpc_close(connection_in(connection));
+}
+
+ckksc_status ckksc_register(ckksc_connection *connection, const ckksc_key_set *keys, ckksc_error *error) {
+    ckks_error inner = {0};
+    bool was_there;
+    const ckks_status rc = connection && keys ? rpc_register(connection_in(connection), set_in(keys),
+                                                             &was_there, NULL, NULL, &inner)
+                                              : missing(&inner, "connection or keys");
+    return finish(error, rc, &inner);
+}
+
+ckksc_status ckksc_evaluate(ckksc_ciphertext **result, ckksc_connection *connection, const ckksc_model *model,
+                            const uint8_t key_set_id[32], const ckksc_ciphertext *request,
+                            ckksc_error *error) {
+    ckks_error inner = {0};
+    ckksc_ciphertext *c = NULL;
+    ckks_status rc = result && connection && model && key_set_id && request
+                         ? ciphertext_allocate(&c, &inner)
+                         : missing(&inner, "result, connection, model, key_set_id or request");
+    if (rc == CKKS_OK)
+        rc = rpc_infer(&c->list, connection_in(connection), model_in(model), key_set_id, &request->list, 0,
+                       NULL, &inner);
+    return deliver(result, c, error, rc, &inner);
+}
+
+ckksc_status ckksc_infer(double *scores, ckksc_connection *connection, const ckksc_model *model,
+                         const ckksc_secret_key *key, const uint8_t key_set_id[32], const double *row,
+                         ckksc_error *error) {
+    ckksc_ciphertext *request = NULL, *result = NULL;
+    ckksc_status status = ckksc_encrypt(&request, model, key, NULL, row, error);
+    if (status == CKKSC_OK) status = ckksc_evaluate(&result, connection, model, key_set_id, request, error);
+    if (status == CKKSC_OK) status = ckksc_decrypt(scores, model, key, result, error);
+    if (status == CKKSC_OK || status == CKKSC_IMPLAUSIBLE) ckksc_round(scores, model);
+    ckksc_ciphertext_destroy(request);
+    ckksc_ciphertext_destroy(result);
+    return status;
+}
