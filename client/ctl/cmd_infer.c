@@ -33,6 +33,7 @@ static const struct argp_option options[] = {
     {"labels", OPTION_LABELS, "FILE", 0, "true labels (one a line, .npy or IDX): prints the accuracy", 0},
     {"label-column", OPTION_LABEL_COLUMN, "NAME", 0, "the CSV file's column of true labels", 0},
     {"reference", OPTION_REFERENCE, "PACKAGE", 0, "also run this package in the clear and compare", 0},
+    {"original", OPTION_ORIGINAL, "ONNX", 0, "also run the original model in the clear", 0},
     {"summary", OPTION_SUMMARY, 0, 0, "print figures only, not each row", 0},
     {"raw", OPTION_RAW, 0, 0, "do not round results (see below)", 0},
     {"pin", OPTION_PIN, "DIGEST", 0, "refuse any other package than the one of this SHA-256", 0},
@@ -62,6 +63,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case OPTION_REFERENCE:
         a->reference = argument;
+        return 0;
+    case OPTION_ORIGINAL:
+        a->original = argument;
         return 0;
     case OPTION_SUMMARY:
         a->summary_only = true;
@@ -192,6 +196,7 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
     if (a->reference &&
         (rc = clear_polynomial(&clear, model, &data, a->reference, o->allow_insecure, err)) != CKKS_OK)
         goto out;
+    if (a->original && (rc = clear_original(&clear, model, &data, a->original, err)) != CKKS_OK) goto out;
     job.connection = *connection, job.model = model, job.data = &data;
     job.secret = k.secret, job.public = k.public;
     memcpy(job.key_set, k.set->id, sizeof job.key_set);

@@ -22,6 +22,7 @@ static const struct {
     {"metadata", command_metadata, "save a model's metadata, to make keys offline"},
     {"doctor", command_doctor, "check everything between here and a first answer"},
     {"token", command_token, "make access tokens (for operators)"},
+    {"compile", command_compile, "turn an ONNX model into a package"},
     {"version", command_version, "print versions"},
 };
 

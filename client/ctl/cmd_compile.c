@@ -1,0 +1,222 @@
+/* ckksctl compile: the command line of client/compile. */
+#include "client/compile/compile.h"
+#include "client/ctl/ctl.h"
+#include "client/lib/data.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct arguments {
+    ctl_options common;
+    const char *calibration, *output, *label_column;
+    compile_options options;
+} arguments;
+
+enum {
+    OPTION_CALIBRATION = CTL_KEY_FIRST,
+    OPTION_NAME,
+    OPTION_LABEL_COLUMN,
+    OPTION_SECURITY,
+    OPTION_LOG_N,
+    OPTION_TARGET_ERROR,
+    OPTION_RANGE_MARGIN,
+    OPTION_CHECK_ROWS
+};
+static const struct argp_option options[] = {
+    {"calibration", OPTION_CALIBRATION, "FILE", 0, "rows that show the ranges of inputs: CSV, .npy or IDX",
+     0},
+    {"output", 'o', "FILE", 0, "the package (default: the model's name with .ckm)", 0},
+    {"name", OPTION_NAME, "NAME", 0, "name of the model (default: from the file's)", 0},
+    {"label-column", OPTION_LABEL_COLUMN, "NAME", 0, "column of the CSV file that is no input", 0},
+    {"security", OPTION_SECURITY, "BITS", 0, "128 (default), 192 or 256", 0},
+    {"log-n", OPTION_LOG_N, "N", 0, "ring degree 2^N instead of the smallest that serves", 0},
+    {"target-error", OPTION_TARGET_ERROR, "SHARE", 0,
+     "largest error that polynomials in place of activations may cause, as a share of the scores' range "
+     "(default 0.01)",
+     0},
+    {"range-margin", OPTION_RANGE_MARGIN, "SHARE", 0,
+     "how much wider than the rows show inputs may be (default 0.25)", 0},
+    {"check-rows", OPTION_CHECK_ROWS, "N", 0,
+     "rows to run encrypted before the package is written (default 8)", 0},
+    {0}};
+
+static double real(struct argp_state *state, const char *text, double max, const char *name) {
+    double value = 0;
+    if (!csv_number(&value, text) || !(value > 0) || value > max)
+        argp_error(state, "--%s takes a number up to %g", name, max);
+    return value;
+}
+static uint32_t integer(struct argp_state *state, const char *text, double min, double max,
+                        const char *name) {
+    const double value = real(state, text, max, name);
+    if (value < min || value != (double)(uint32_t)value) argp_error(state, "--%s takes a whole number", name);
+    return (uint32_t)value;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->common;
+        return 0;
+    case OPTION_CALIBRATION:
+        a->calibration = argument;
+        return 0;
+    case 'o':
+        a->output = argument;
+        return 0;
+    case OPTION_NAME:
+        a->options.name = argument;
+        return 0;
+    case OPTION_LABEL_COLUMN:
+        a->label_column = argument;
+        return 0;
+    case OPTION_SECURITY:
+        a->options.security_bits = integer(state, argument, 128, 256, "security");
+        return 0;
+    case OPTION_LOG_N:
+        a->options.log_n = integer(state, argument, CKKS_LOG_N_MIN, CKKS_LOG_N_MAX, "log-n");
+        return 0;
+    case OPTION_TARGET_ERROR:
+        a->options.target_error = real(state, argument, 1, "target-error");
+        return 0;
+    case OPTION_RANGE_MARGIN:
+        a->options.range_margin = real(state, argument, 100, "range-margin");
+        return 0;
+    case OPTION_CHECK_ROWS:
+        a->options.check_rows = integer(state, argument, 1, 100000, "check-rows");
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->options.onnx_path) argp_usage(state);
+        a->options.onnx_path = argument;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->options.onnx_path || !a->calibration)
+            argp_error(state, "a model and --calibration FILE are needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp parser = {
+    options,
+    parse,
+    "MODEL.onnx --calibration FILE",
+    "Turn a trained model into a package that a server evaluates on encrypted inputs.\v"
+    "The calibration rows, raw as the model takes them, show which ranges occur: activations become "
+    "polynomials that "
+    "hold there, and clients refuse inputs outside. A CSV file's header gives the columns their names, in "
+    "the model's "
+    "order. No row enters the package, but ranges do.\n\n"
+    "What cannot be compiled is refused, every operator by name, with a way out. The result is proved on "
+    "this machine: "
+    "some rows run encrypted under a key that is thrown away.\n\n"
+    "Examples:\n"
+    "  ckksctl compile mnist.onnx --calibration train-images-idx3.gz -o mnist.ckm\n"
+    "  ckksctl compile credit.onnx --calibration rows.csv --label-column class\n"
+    "  ckksctl inspect mnist.ckm\n",
+    ctl_common_children,
+    0,
+    0};
+
+/* Calibration rows as the compiler takes them; the memory stays in `file` and `matrix`. */
+static ckks_status load_calibration(compile_calibration *out, data_file *file, data_matrix *matrix,
+                                    const char ***names, const arguments *a, ckks_error *err) {
+    ckks_status rc;
+    uint32_t ignored = 0, count = 0;
+    if ((rc = data_file_read(file, a->calibration, err)) != CKKS_OK) return rc;
+    if (file->format == DATA_CSV) {
+        uint32_t label = 0;
+        ckks_error inner = {0};
+        rc = a->label_column ? csv_find(&label, &file->csv, a->label_column, &inner) : CKKS_OK;
+        if (rc == CKKS_OK) rc = csv_select(matrix, &ignored, &file->csv, NULL, 0, a->label_column, &inner);
+        file_name_error(&inner, a->calibration);
+        if (rc != CKKS_OK) return ckks_error_set(err, rc, inner.field, "%s", inner.message);
+        if (!(*names = calloc(file->csv.column_count, sizeof **names)))
+            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for names");
+        for (uint32_t i = 0; i < file->csv.column_count; i++)
+            if (!a->label_column || strcmp(file->csv.names[i], a->label_column) != 0)
+                (*names)[count++] = file->csv.names[i];
+    } else {
+        *matrix = file->matrix;
+        file->matrix = (data_matrix){0};
+    }
+    *out = (compile_calibration){matrix->values, matrix->row_count, (uint32_t)matrix->column_count, *names};
+    return CKKS_OK;
+}
+
+static void print_refusals(const compile_report *report) {
+    const compile_refusal *list = NULL;
+    const uint32_t count = report ? compile_report_refusals(report, &list) : 0;
+    for (uint32_t i = 0; i < count; i++)
+        fprintf(stderr, "  %s (%s): %s\n    way out: %s\n", list[i].node, list[i].type, list[i].reason,
+                list[i].way_out);
+}
+
+typedef struct stage_bar {
+    ctl_bar bar;
+    const ctl_options *options;
+} stage_bar;
+
+static void progress(void *context, const char *stage, uint64_t done, uint64_t total) {
+    stage_bar *s = context;
+    if (!s->bar.what || strcmp(s->bar.what, stage) != 0) {
+        ctl_bar_end(&s->bar);
+        ctl_bar_begin(&s->bar, s->options, stage, false);
+    }
+    ctl_bar_update(&s->bar, done, total);
+}
+
+static void output_path(char path[CTL_PATH_MAX], const arguments *a) {
+    if (a->output) {
+        snprintf(path, CTL_PATH_MAX, "%s", a->output);
+        return;
+    }
+    const char *slash = strrchr(a->options.onnx_path, '/'), *base = slash ? slash + 1 : a->options.onnx_path;
+    const char *dot = strrchr(base, '.');
+    const int length = a->options.name ? (int)strlen(a->options.name)
+                       : dot           ? (int)(dot - base)
+                                       : (int)strlen(base);
+    snprintf(path, CTL_PATH_MAX, "%.*s.ckm", length, a->options.name ? a->options.name : base);
+}
+
+int command_compile(int argc, char **argv) {
+    arguments a = {0};
+    ckks_error err = {0};
+    data_file file = {0};
+    data_matrix matrix = {0};
+    const char **names = NULL;
+    uint8_t *image = NULL;
+    size_t size = 0;
+    compile_report *report = NULL;
+    char path[CTL_PATH_MAX];
+    argp_parse(&parser, argc, argv, 0, NULL, &a);
+    stage_bar bar = {.options = &a.common};
+    a.options.allow_insecure = a.common.allow_insecure;
+    a.options.progress = progress, a.options.progress_context = &bar;
+    output_path(path, &a);
+    ckks_status rc = load_calibration(&a.options.calibration, &file, &matrix, &names, &a, &err);
+    if (rc == CKKS_OK) {
+        rc = compile_model(&image, &size, &report, &a.options, &err);
+        ctl_bar_end(&bar.bar);
+    }
+    if (rc == CKKS_OK) rc = file_write(path, image, size, 0644, true, &err);
+    if (rc == CKKS_OK && a.common.json)
+        compile_report_json(stdout, report);
+    else if (rc == CKKS_OK && !a.common.quiet)
+        compile_report_print(stdout, report);
+    int code = EXIT_GOOD;
+    if (rc != CKKS_OK) {
+        code = ctl_fail(&a.common, &err);
+        print_refusals(report);
+    } else {
+        ctl_note(&a.common, "%s written", path);
+    }
+    compile_report_destroy(report);
+    free(image);
+    free(names);
+    data_matrix_fini(&matrix);
+    data_file_fini(&file);
+    return code;
+}
