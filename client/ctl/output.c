@@ -78,6 +78,7 @@ int ctl_fail(const ctl_options *options, const ckks_error *err) {
 
 void ctl_note(const ctl_options *options, const char *format, ...) {
     if (options && (options->quiet || options->json)) return;
+    fflush(stdout); /* a note follows what it is about */
     va_list arguments;
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
