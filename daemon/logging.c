@@ -1,0 +1,85 @@
+#include "daemon/logging.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static bool is_terminal;
+
+static void sink(void *context, log_level level, const char *line) {
+    (void)context;
+    char text[1152];
+    int n;
+    if (is_terminal) {
+        struct timespec now;
+        struct tm parts;
+        clock_gettime(CLOCK_REALTIME, &now);
+        localtime_r(&now.tv_sec, &parts);
+        n = snprintf(text, sizeof text, "%02d:%02d:%02d.%03ld %s\n", parts.tm_hour, parts.tm_min,
+                     parts.tm_sec, now.tv_nsec / 1000000, line);
+    } else {
+        n = snprintf(text, sizeof text, "<%d>%s\n", (int)level, line);
+    }
+    if (n <= 0) return;
+    const size_t size = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+    /* one write, so that lines of threads do not mix; a full pipe loses a line rather than stopping us */
+    ssize_t ignored = write(STDERR_FILENO, text, size);
+    (void)ignored;
+}
+
+void logging_start(log_level level) {
+    is_terminal = isatty(STDERR_FILENO) == 1;
+    log_set_level(level);
+    log_set_sink(sink, NULL);
+}
+
+bool log_level_parse(log_level *out, const char *text) {
+    static const struct {
+        const char *name;
+        log_level level;
+    } names[] = {{"error", LOG_LEVEL_ERROR},
+                 {"warning", LOG_LEVEL_WARNING},
+                 {"notice", LOG_LEVEL_NOTICE},
+                 {"info", LOG_LEVEL_INFO},
+                 {"debug", LOG_LEVEL_DEBUG}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(names[i].name, text) == 0) {
+            *out = names[i].level;
+            return true;
+        }
+    return false;
+}
+
+static bool is_plain(char c) {
+    return c > ' ' && c < 0x7f && c != '"' && c != '=' && c != '\\';
+}
+
+char *log_quote(char *buffer, size_t capacity, const char *text) {
+    bool needs_quotes = text[0] == 0;
+    for (const char *c = text; *c; c++) needs_quotes |= !is_plain(*c);
+    size_t used = 0;
+    const size_t room = capacity - 6; /* closing quote, "...", NUL */
+    if (needs_quotes) buffer[used++] = '"';
+    for (const char *c = text; *c; c++) {
+        if (used + 4 > room) {
+            memcpy(buffer + used, "...", 3);
+            used += 3;
+            break;
+        }
+        if (*c >= ' ' && *c < 0x7f && *c != '"' && *c != '\\')
+            buffer[used++] = *c;
+        else
+            used += (size_t)snprintf(buffer + used, 5, "\\x%02x", (unsigned char)*c);
+    }
+    if (needs_quotes) buffer[used++] = '"';
+    buffer[used] = 0;
+    return buffer;
+}
+
+void log_error(log_level level, const char *event, const ckks_error *err) {
+    char message[400], field[96], stage[40] = "";
+    if (err->stage[0]) snprintf(stage, sizeof stage, " stage=\"%s\"", err->stage);
+    log_write(level, "event=%s error=%s%s field=%s message=%s", event, ckks_status_name(err->code), stage,
+              log_quote(field, sizeof field, err->field), log_quote(message, sizeof message, err->message));
+}

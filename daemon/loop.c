@@ -1,0 +1,94 @@
+#include "daemon/loop.h"
+
+static void on_wake(uv_async_t *handle) {
+    loop_drain(handle->data);
+}
+
+ckks_status loop_init(loop *l, ckks_error *err) {
+    int rc;
+    list_init(&l->queue);
+    l->is_closed = false;
+    if ((rc = uv_loop_init(&l->uv)) != 0)
+        return ckks_error_set(err, CKKS_IO, "", "event loop: %s", uv_strerror(rc));
+    l->uv.data = l;
+    if ((rc = uv_async_init(&l->uv, &l->wake, on_wake)) != 0) {
+        uv_loop_close(&l->uv);
+        return ckks_error_set(err, CKKS_IO, "", "event loop: %s", uv_strerror(rc));
+    }
+    l->wake.data = l;
+    pthread_mutex_init(&l->lock, NULL);
+    l->is_initialised = true;
+    return CKKS_OK;
+}
+
+void loop_post(loop *l, loop_event *event) {
+    pthread_mutex_lock(&l->lock);
+    if (!l->is_closed && !event->is_queued) {
+        event->is_queued = true;
+        list_append(&l->queue, &event->link);
+        uv_async_send(&l->wake);
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+void loop_drain(loop *l) {
+    for (;;) {
+        loop_event *event = NULL;
+        pthread_mutex_lock(&l->lock);
+        if (!list_is_empty(&l->queue)) {
+            event = LIST_ENTRY(l->queue.next, loop_event, link);
+            list_remove(&event->link);
+            event->is_queued = false;
+        }
+        pthread_mutex_unlock(&l->lock);
+        if (!event) return;
+        event->run(event);
+    }
+}
+
+void loop_run(loop *l) {
+    (void)uv_run(&l->uv, UV_RUN_DEFAULT);
+}
+void loop_stop(loop *l) {
+    uv_stop(&l->uv);
+}
+void loop_close_queue(loop *l) {
+    pthread_mutex_lock(&l->lock);
+    l->is_closed = true;
+    while (!list_is_empty(&l->queue)) {
+        loop_event *event = LIST_ENTRY(l->queue.next, loop_event, link);
+        list_remove(&event->link);
+        event->is_queued = false;
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void close_handle(uv_handle_t *handle, void *context) {
+    (void)context;
+    if (!uv_is_closing(handle)) uv_close(handle, NULL);
+}
+
+void loop_fini(loop *l) {
+    if (!l->is_initialised) return;
+    loop_close_queue(l);
+    uv_walk(&l->uv, close_handle, NULL);
+    (void)uv_run(&l->uv, UV_RUN_DEFAULT);
+    const int rc = uv_loop_close(&l->uv);
+    CKKS_ASSERT(rc == 0);
+    pthread_mutex_destroy(&l->lock);
+    l->is_initialised = false;
+}
+
+static void pool_work(uv_work_t *uv) {
+    loop_work *job = LIST_ENTRY(uv, loop_work, uv);
+    job->work(job);
+}
+static void pool_done(uv_work_t *uv, int status) {
+    (void)status;
+    loop_work *job = LIST_ENTRY(uv, loop_work, uv);
+    job->done(job);
+}
+void loop_submit(loop *l, loop_work *job) {
+    const int rc = uv_queue_work(&l->uv, &job->uv, pool_work, pool_done);
+    CKKS_ASSERT(rc == 0); /* fails only without a work function */
+}

@@ -1,0 +1,51 @@
+/*
+ * The loop thread: every decision is made here, nothing here blocks. Other threads hand over events; wake-ups
+ * coalesce, so each wake drains the whole queue.
+ */
+#ifndef CKKSD_LOOP_H
+#define CKKSD_LOOP_H
+
+#include "daemon/list.h"
+#include "kernels/base/status.h"
+
+#include <pthread.h>
+#include <uv.h>
+
+/* Embedded in what it is about; posted by one thread at a time, owned by the queue until `run` is called on
+ * the loop thread. Zero-initialise, set run. Posting an event that waits already does nothing. */
+typedef struct loop_event {
+    list link;
+    bool is_queued;
+    void (*run)(struct loop_event *event);
+} loop_event;
+
+typedef struct loop {
+    uv_loop_t uv;
+    uv_async_t wake;
+    pthread_mutex_t lock; /* guards the rest */
+    list queue;
+    bool is_closed;
+    bool is_initialised;
+} loop;
+
+ckks_status loop_init(loop *l, ckks_error *err);
+/* loop_post: any thread; does not block. After loop_close_queue events are dropped. */
+void loop_post(loop *l, loop_event *event);
+/* loop_run returns after loop_stop (loop thread). Events queued at the time of the stop stay queued. */
+void loop_run(loop *l);
+void loop_stop(loop *l);
+/* loop_close_queue: no later event runs; loop_drain runs what waits now. Loop thread. */
+void loop_drain(loop *l);
+void loop_close_queue(loop *l);
+/* loop_fini closes all handles that are left and frees the loop. Accepts zeroed. */
+void loop_fini(loop *l);
+
+/* loop_work runs `work` on the bounded pool and then `done` on the loop thread. Loop thread only. */
+typedef struct loop_work {
+    uv_work_t uv;
+    void (*work)(struct loop_work *job);
+    void (*done)(struct loop_work *job);
+} loop_work;
+void loop_submit(loop *l, loop_work *job);
+
+#endif

@@ -1,0 +1,20 @@
+/*
+ * What the service manager hears: READY after the self test, STATUS lines, WATCHDOG while slots make
+ * progress, STOPPING. Without libsystemd or without NOTIFY_SOCKET every call does nothing. Any thread.
+ */
+#ifndef CKKSD_NOTIFY_H
+#define CKKSD_NOTIFY_H
+
+#include <stdint.h>
+
+void notify_ready(const char *status);
+void notify_status(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void notify_watchdog(void);
+void notify_stopping(const char *status);
+void notify_reloading(void);
+/* notify_extend_start asks for `seconds` more before start-up counts as failed. */
+void notify_extend_start(uint32_t seconds);
+/* notify_watchdog_interval_ms: how often the manager wants to hear us (half its limit); 0 = no watchdog. */
+uint64_t notify_watchdog_interval_ms(void);
+
+#endif
