@@ -1,0 +1,55 @@
+/*
+ * One evaluation per (tenant, request id, body digest): a retry joins the running request or gets the
+ * finished reply; the same id with another body is refused. Finished replies stay for a time and within a
+ * byte budget, oldest out first. Knows nothing of requests: `owner` is whoever runs. Loop thread only.
+ */
+#ifndef CKKSD_DEDUPE_H
+#define CKKSD_DEDUPE_H
+
+#include "daemon/list.h"
+#include "kernels/base/status.h"
+#include "proto/token.h"
+
+#include <nng/nng.h>
+
+#define DEDUPE_ID_BYTES    16u
+#define DEDUPE_BUCKETS     1024u
+#define DEDUPE_ENTRY_BYTES 512u /* what an entry costs beside its reply */
+
+typedef struct dedupe_entry {
+    list bucket; /* in its hash bucket */
+    list age;    /* finished entries, oldest first */
+    char tenant[TOKEN_NAME_MAX + 1];
+    uint8_t id[DEDUPE_ID_BYTES];
+    uint8_t digest[32];
+    void *owner;    /* while it runs */
+    nng_msg *reply; /* once finished */
+    uint64_t expires_ns;
+} dedupe_entry;
+
+typedef struct dedupe {
+    list buckets[DEDUPE_BUCKETS];
+    list finished;
+    uint64_t keep_ns, bytes_max;
+    uint64_t bytes; /* of finished entries; kept, since a walk per reply would be felt */
+} dedupe;
+
+void dedupe_init(dedupe *d, uint64_t keep_ns, uint64_t bytes_max);
+void dedupe_fini(dedupe *d);
+
+/*
+ * dedupe_enter: *out is the entry of this (tenant, id). *is_new: it was made now, for `owner`. Else it runs
+ * (owner) or is finished (reply). CKKS_REQUEST_ID_REUSED if the digest differs, CKKS_RESOURCE_EXHAUSTED.
+ */
+ckks_status dedupe_enter(dedupe *d, dedupe_entry **out, bool *is_new, const char *tenant,
+                         const uint8_t id[DEDUPE_ID_BYTES], const uint8_t digest[32], void *owner,
+                         uint64_t now_ns, ckks_error *err);
+/* dedupe_find: NULL if unknown. */
+dedupe_entry *dedupe_find(dedupe *d, const char *tenant, const uint8_t id[DEDUPE_ID_BYTES], uint64_t now_ns);
+/* dedupe_finish keeps a reference to `reply` for later retries, as budgets allow. */
+void dedupe_finish(dedupe *d, dedupe_entry *entry, nng_msg *reply, uint64_t now_ns);
+/* dedupe_forget: the request ended without an evaluation; a retry may run. */
+void dedupe_forget(dedupe *d, dedupe_entry *entry);
+/* dedupe_expire drops what is too old. */
+void dedupe_expire(dedupe *d, uint64_t now_ns);
+#endif

@@ -1,0 +1,88 @@
+/*
+ * Counters and gauges, all atomics: written by whoever knows, read by the ops endpoint, which reads nothing
+ * else. One process, one set. Prometheus text format 0.0.4.
+ */
+#ifndef CKKSD_METRICS_H
+#define CKKSD_METRICS_H
+
+#include "kernels/device.h"
+
+#include <stdatomic.h>
+
+#define METRICS_MODELS_MAX  64u
+#define METRICS_METHODS_MAX 32u
+#define METRICS_SLOTS_MAX   64u
+#define METRICS_BUCKETS     16u
+#define METRICS_CODES       17u
+#define METRICS_NAME_SIZE   160u
+
+typedef struct histogram {
+    _Atomic uint64_t bucket[METRICS_BUCKETS + 1]; /* the last is +Inf; not cumulative */
+    _Atomic uint64_t sum_ns;
+} histogram;
+void histogram_add(histogram *h, uint64_t ns);
+uint64_t histogram_count(const histogram *h);
+
+typedef struct metrics_model {
+    char name[METRICS_NAME_SIZE], version[METRICS_NAME_SIZE]; /* written before it is counted */
+    _Atomic uint64_t code[METRICS_CODES];
+    histogram queue, stage, replay, copy_out;
+    _Atomic uint64_t success_count, success_ns, fail_count, fail_ns;
+} metrics_model;
+
+typedef struct metrics_method {
+    const char *name;
+    _Atomic uint64_t code[METRICS_CODES];
+} metrics_method;
+
+typedef enum slot_state {
+    SLOT_STARTING,
+    SLOT_IDLE,
+    SLOT_BUSY,
+    SLOT_QUARANTINED,
+    SLOT_LOST,
+    SLOT_STATES
+} slot_state;
+const char *slot_state_name(slot_state state);
+
+/* A slot's sign of life. The slot's thread stamps it whenever it gets on; `limit_ns` says how long it may
+ * stay silent in what it does now. */
+typedef struct metrics_slot {
+    _Atomic uint64_t progress_ns; /* CLOCK_MONOTONIC */
+    _Atomic uint64_t limit_ns;
+    _Atomic uint32_t state; /* slot_state */
+} metrics_slot;
+
+typedef struct metrics {
+    _Atomic uint32_t model_count;
+    metrics_model models[METRICS_MODELS_MAX];
+    _Atomic uint32_t method_count;
+    metrics_method methods[METRICS_METHODS_MAX];
+    _Atomic uint64_t rejected[CKKS_STATUS_COUNT];
+    _Atomic uint32_t slot_count;
+    metrics_slot slots[METRICS_SLOTS_MAX];
+    _Atomic uint64_t slot_recoveries;
+    _Atomic uint64_t queued, running, queued_bytes;
+    _Atomic uint64_t dedupe_joined, dedupe_replayed, dedupe_bytes;
+    _Atomic uint64_t key_sets, key_bytes, key_sets_resident, key_bytes_resident, key_uploads, key_evictions;
+    _Atomic uint64_t pipes, pipes_refused, tenants;
+    _Atomic uint64_t memory[MEMORY_PURPOSE_COUNT], memory_max;
+    _Atomic uint64_t start_unix_s;
+    _Atomic bool is_ready, is_draining;
+} metrics;
+
+extern metrics daemon_metrics;
+
+/* metrics_model_add registers a model version (loop thread); NULL when the table is full. A name that is
+ * known already is returned. */
+metrics_model *metrics_model_add(const char *name, const char *version);
+/* metrics_method_add: `name` must live for ever. */
+metrics_method *metrics_method_add(const char *name);
+
+/* metrics_is_live: does every slot make progress? `stalled` (may be NULL) gets the first that does not. */
+bool metrics_is_live(uint64_t now_ns, uint32_t *stalled);
+
+/* metrics_print writes the whole page into a new string (free with free()); NULL when out of memory. */
+char *metrics_print(size_t *size);
+
+#endif

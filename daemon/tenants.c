@@ -1,0 +1,79 @@
+#include "daemon/tenants.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void tenants_init(tenants *t) {
+    memset(t, 0, sizeof *t);
+    list_init(&t->all);
+}
+
+void tenants_fini(tenants *t) {
+    if (!t->all.next) return;
+    LIST_EACH_SAFE(link, &t->all) {
+        list_remove(link);
+        free(LIST_ENTRY(link, tenant, link));
+    }
+    token_table_fini(&t->tokens);
+    free(t->owners);
+    t->owners = NULL;
+}
+
+static tenant *find(const tenants *t, const char *name) {
+    LIST_EACH(link, &t->all) {
+        tenant *one = LIST_ENTRY(link, tenant, link);
+        if (strcmp(one->name, name) == 0) return one;
+    }
+    return NULL;
+}
+
+static tenant *find_or_add(tenants *t, const char *name) {
+    tenant *one = find(t, name);
+    if (one || !(one = calloc(1, sizeof *one))) return one;
+    memcpy(one->name, name, strlen(name) + 1);
+    scheduler_tenant_init(&one->schedule, 1, 0);
+    list_append(&t->all, &one->link);
+    return one;
+}
+
+static void widen(token_quota *quota, const token_quota *by) {
+    if (by->key_bytes > quota->key_bytes) quota->key_bytes = by->key_bytes;
+    if (by->key_sets > quota->key_sets) quota->key_sets = by->key_sets;
+    if (by->queued > quota->queued) quota->queued = by->queued;
+}
+
+ckks_status tenants_replace(tenants *t, token_table *table, ckks_error *err) {
+    tenant **owners = calloc(table->count + 1, sizeof(tenant *));
+    if (!owners) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "tokens", "out of memory");
+    for (size_t i = 0; i < table->count; i++)
+        if (!(owners[i] = find_or_add(t, table->entries[i].tenant))) {
+            free(owners);
+            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "tokens", "out of memory");
+        }
+    LIST_EACH(link, &t->all) LIST_ENTRY(link, tenant, link)->quota = (token_quota){0};
+    for (size_t i = 0; i < table->count; i++) widen(&owners[i]->quota, &table->entries[i].quota);
+    LIST_EACH(link, &t->all) {
+        tenant *one = LIST_ENTRY(link, tenant, link);
+        one->schedule.items_max = one->quota.queued;
+    }
+    token_table_fini(&t->tokens);
+    free(t->owners);
+    t->tokens = *table, t->owners = owners;
+    *table = (token_table){0};
+    return CKKS_OK;
+}
+
+ckks_status tenants_verify(tenants *t, tenant **out, const char *token, uint32_t scope, ckks_error *err) {
+    char names[64];
+    const token_entry *entry = token_table_verify(&t->tokens, token);
+    if (!entry) return ckks_error_set(err, CKKS_AUTH, "token", "the token is missing, unknown or wrong");
+    if (scope && !(entry->scopes & scope))
+        return ckks_error_set(err, CKKS_PERMISSION_DENIED, "token", "the token lacks the scope %s",
+                              token_scopes_print(scope, names, sizeof names));
+    *out = t->owners[entry - t->tokens.entries];
+    return CKKS_OK;
+}
+
+uint32_t tenants_count(const tenants *t) {
+    return list_count(&t->all);
+}

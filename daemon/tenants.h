@@ -1,0 +1,37 @@
+/*
+ * Tenants and their tokens. A tenant lives until the daemon ends, so that what it queued and stored keeps an
+ * owner over a reload. Loop thread only.
+ */
+#ifndef CKKSD_TENANTS_H
+#define CKKSD_TENANTS_H
+
+#include "daemon/scheduler.h"
+#include "proto/token.h"
+
+typedef struct tenant {
+    list link;
+    char name[TOKEN_NAME_MAX + 1];
+    token_quota quota; /* the largest that any of its tokens states; 0 = default */
+    scheduler_tenant schedule;
+} tenant;
+
+typedef struct tenants {
+    list all;
+    token_table tokens;
+    tenant **owners; /* [tokens.count] */
+} tenants;
+
+void tenants_init(tenants *t);
+void tenants_fini(tenants *t);
+
+/* tenants_replace takes over a parsed table (zeroing *table) and makes tenants for new names. On failure
+ * nothing changes. CKKS_RESOURCE_EXHAUSTED. */
+ckks_status tenants_replace(tenants *t, token_table *table, ckks_error *err);
+
+/* tenants_verify: CKKS_AUTH without saying what was wrong with the token. Then the scope: a missing one is
+ * CKKS_PERMISSION_DENIED naming it. scope 0 = any good token. */
+ckks_status tenants_verify(tenants *t, tenant **out, const char *token, uint32_t scope, ckks_error *err);
+
+uint32_t tenants_count(const tenants *t);
+
+#endif

@@ -1,0 +1,420 @@
+#include "daemon/transport.h"
+
+#include "daemon/clock.h"
+#include "kernels/base/log.h"
+
+#include <nng/protocol/reqrep0/rep.h>
+#include <nng/supplemental/tls/tls.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SWEEP_MS       100u
+#define CLOSE_LIMIT_MS 3000u
+
+/* ---- pipes: nng's threads ---- */
+
+static transport_pipe *find_pipe(transport *t, uint32_t id) {
+    for (uint32_t i = 0; i < t->pipe_capacity; i++)
+        if (t->pipes[i].id == id) return &t->pipes[i];
+    return NULL;
+}
+
+static void on_pipe(transport *t, transport_kind kind, nng_pipe pipe, nng_pipe_ev event) {
+    const uint32_t id = (uint32_t)nng_pipe_id(pipe);
+    bool is_refused = false;
+    pthread_mutex_lock(&t->lock);
+    if (event == NNG_PIPE_EV_ADD_PRE) {
+        transport_pipe *slot = t->refuses_pipes ? NULL : find_pipe(t, 0);
+        if (slot)
+            *slot = (transport_pipe){.id = id, .kind = kind, .last_message_ns = clock_now_ns()};
+        else
+            is_refused = true, t->refused_pipes++;
+    } else {
+        transport_pipe *slot = find_pipe(t, id);
+        if (slot) *slot = (transport_pipe){0};
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (is_refused)
+        nng_pipe_close(pipe);
+    else if (event != NNG_PIPE_EV_ADD_PRE)
+        loop_post(t->loop, &t->pipes_changed);
+}
+static void on_control_pipe(nng_pipe pipe, nng_pipe_ev event, void *t) {
+    on_pipe(t, TRANSPORT_CONTROL, pipe, event);
+}
+static void on_bulk_pipe(nng_pipe pipe, nng_pipe_ev event, void *t) {
+    on_pipe(t, TRANSPORT_BULK, pipe, event);
+}
+static void on_admin_pipe(nng_pipe pipe, nng_pipe_ev event, void *t) {
+    on_pipe(t, TRANSPORT_ADMIN, pipe, event);
+}
+
+static void on_aio(void *argument) {
+    transport_context *context = argument;
+    loop_post(context->transport->loop, &context->completed);
+}
+
+/* ---- contexts: the loop thread ---- */
+
+static bool pipe_is_there(transport *t, uint32_t id) {
+    pthread_mutex_lock(&t->lock);
+    const bool is_there = find_pipe(t, id) != NULL;
+    pthread_mutex_unlock(&t->lock);
+    return is_there;
+}
+
+static void touch_pipe(transport *t, uint32_t id) {
+    pthread_mutex_lock(&t->lock);
+    transport_pipe *pipe = find_pipe(t, id);
+    if (pipe) pipe->last_message_ns = clock_now_ns();
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void receive(transport_context *context) {
+    context->owner = NULL;
+    context->pipe = 0;
+    context->close_after = false;
+    list_init(&context->link);
+    context->state = CONTEXT_RECEIVING;
+    nng_ctx_recv(context->nng, context->aio);
+}
+
+static void mark_for_close(transport *t, uint32_t id) {
+    pthread_mutex_lock(&t->lock);
+    transport_pipe *pipe = find_pipe(t, id);
+    if (pipe) pipe->close_at_ns = clock_now_ns() + TRANSPORT_CLOSE_DELAY_MS * NS_PER_MS;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void received(transport_context *context) {
+    transport *t = context->transport;
+    nng_msg *message = nng_aio_get_msg(context->aio);
+    context->pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(message));
+    context->state = CONTEXT_HANDLING;
+    touch_pipe(t, context->pipe);
+    t->callbacks.message(t->callbacks.data, context, message);
+}
+
+static void on_completed(loop_event *event) {
+    transport_context *context = LIST_ENTRY(event, transport_context, completed);
+    const int rc = nng_aio_result(context->aio);
+    if (context->state == CONTEXT_RECEIVING) {
+        if (rc == 0)
+            received(context);
+        else if (rc == NNG_ECLOSED || rc == NNG_ECANCELED)
+            context->state = CONTEXT_CLOSED;
+        else
+            receive(context);
+    } else if (context->state == CONTEXT_SENDING) {
+        if (rc != 0) { /* the message is still ours */
+            nng_msg_free(nng_aio_get_msg(context->aio));
+            nng_aio_set_msg(context->aio, NULL);
+        }
+        if (context->close_after) mark_for_close(context->transport, context->pipe);
+        touch_pipe(context->transport, context->pipe);
+        if (rc == NNG_ECLOSED || rc == NNG_ECANCELED)
+            context->state = CONTEXT_CLOSED;
+        else
+            receive(context);
+    }
+}
+
+void transport_reply(transport_context *context, nng_msg *message, bool close_pipe) {
+    CKKS_ASSERT(context->state == CONTEXT_HANDLING);
+    context->state = CONTEXT_SENDING;
+    context->close_after = close_pipe;
+    context->owner = NULL;
+    nng_aio_set_msg(context->aio, message);
+    nng_ctx_send(context->nng, context->aio);
+}
+
+void transport_release(transport_context *context) {
+    CKKS_ASSERT(context->state == CONTEXT_HANDLING);
+    receive(context);
+}
+
+bool transport_token_failed(transport_context *context) {
+    transport *t = context->transport;
+    bool is_last = false;
+    pthread_mutex_lock(&t->lock);
+    transport_pipe *pipe = find_pipe(t, context->pipe);
+    if (pipe) is_last = ++pipe->failed_tokens >= TRANSPORT_FAILED_TOKENS;
+    pthread_mutex_unlock(&t->lock);
+    return is_last;
+}
+
+bool transport_admin_peer(const nng_msg *message, uint64_t *uid) {
+    return nng_pipe_get_uint64(nng_msg_get_pipe(message), NNG_OPT_IPC_PEER_UID, uid) == 0;
+}
+
+/* A pipe went: whoever handles a request of it must know. */
+static void on_pipes_changed(loop_event *event) {
+    transport *t = LIST_ENTRY(event, transport, pipes_changed);
+    for (int k = 0; k < TRANSPORT_KINDS; k++)
+        for (uint32_t i = 0; i < t->sockets[k].context_count; i++) {
+            transport_context *context = &t->sockets[k].contexts[i];
+            if (context->state == CONTEXT_HANDLING && !pipe_is_there(t, context->pipe))
+                t->callbacks.lost(t->callbacks.data, context);
+        }
+}
+
+static bool pipe_has_request(const transport *t, uint32_t id) {
+    for (int k = 0; k < TRANSPORT_KINDS; k++)
+        for (uint32_t i = 0; i < t->sockets[k].context_count; i++) {
+            const transport_context *context = &t->sockets[k].contexts[i];
+            if (context->pipe == id && context->state == CONTEXT_HANDLING) return true;
+        }
+    return false;
+}
+
+/* Closes pipes that are marked, and those that were silent too long without a request of theirs in hand. */
+static void on_sweep(uv_timer_t *timer) {
+    transport *t = timer->data;
+    const uint64_t now = clock_now_ns();
+    for (uint32_t i = 0; i < t->pipe_capacity; i++) {
+        pthread_mutex_lock(&t->lock);
+        const transport_pipe pipe = t->pipes[i];
+        pthread_mutex_unlock(&t->lock);
+        if (pipe.id == 0) continue;
+        const bool is_marked = pipe.close_at_ns && now >= pipe.close_at_ns;
+        const bool is_idle = now > pipe.last_message_ns + t->idle_timeout_ns && !pipe_has_request(t, pipe.id);
+        if (is_marked || is_idle) nng_pipe_close((nng_pipe){.id = pipe.id});
+    }
+}
+
+/* ---- opening ---- */
+
+static char *read_text(const char *path) {
+    FILE *file = fopen(path, "re");
+    char *text = NULL;
+    const size_t limit = 1u << 20;
+    if (!file) return NULL;
+    if ((text = malloc(limit + 1))) {
+        const size_t n = fread(text, 1, limit, file);
+        text[n] = 0;
+    }
+    fclose(file);
+    return text;
+}
+
+static ckks_status tls_create(nng_tls_config **out, const config *c, ckks_error *err) {
+    ckks_status rc = CKKS_OK;
+    nng_tls_config *tls = NULL;
+    int n = 0;
+    char *certificate = read_text(c->tls_certificate), *key = read_text(c->tls_key), *authority = NULL;
+    if (!certificate || !key) {
+        rc = ckks_error_set(err, CKKS_IO, "tls_certificate", "cannot read %s",
+                            certificate ? c->tls_key : c->tls_certificate);
+        goto out;
+    }
+    if ((n = nng_tls_config_alloc(&tls, NNG_TLS_MODE_SERVER)) != 0 ||
+        (n = nng_tls_config_own_cert(tls, certificate, key, NULL)) != 0) {
+        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "tls_certificate", "%s with %s: %s",
+                            c->tls_certificate, c->tls_key, nng_strerror(n));
+        goto out;
+    }
+    if (c->tls_client_ca[0]) {
+        if (!(authority = read_text(c->tls_client_ca)) ||
+            (n = nng_tls_config_ca_chain(tls, authority, NULL)) != 0 ||
+            (n = nng_tls_config_auth_mode(tls, NNG_TLS_AUTH_MODE_REQUIRED)) != 0) {
+            rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "tls_client_ca", "%s: %s", c->tls_client_ca,
+                                n ? nng_strerror(n) : "cannot be read");
+            goto out;
+        }
+    }
+    *out = tls, tls = NULL;
+out:
+    if (tls) nng_tls_config_free(tls);
+    free(certificate);
+    if (key) explicit_bzero(key, strlen(key));
+    free(key);
+    free(authority);
+    return rc;
+}
+
+static bool has_prefix(const char *text, const char *prefix) {
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* The address as bound: a configured port of 0 is replaced by what the system chose. */
+static void endpoint_add(transport *t, transport_kind kind, nng_listener listener, const char *url) {
+    transport_endpoint *endpoint = &t->endpoints[t->endpoint_count++];
+    const size_t length = strlen(url);
+    int port = 0;
+    endpoint->kind = kind;
+    if (length > 2 && strcmp(url + length - 2, ":0") == 0 &&
+        nng_listener_get_int(listener, NNG_OPT_TCP_BOUND_PORT, &port) == 0)
+        snprintf(endpoint->url, sizeof endpoint->url, "%.*s:%d", (int)(length - 2), url, port);
+    else
+        snprintf(endpoint->url, sizeof endpoint->url, "%s", url);
+    log_write(LOG_LEVEL_NOTICE, "event=listening socket=%s address=%s",
+              kind == TRANSPORT_CONTROL ? "control"
+              : kind == TRANSPORT_BULK  ? "bulk"
+                                        : "admin",
+              endpoint->url);
+}
+
+static ckks_status listen_on(transport *t, transport_kind kind, const char *url, uint32_t ipc_mode,
+                             nng_tls_config *tls, ckks_error *err) {
+    nng_listener listener;
+    int n = nng_listener_create(&listener, t->sockets[kind].nng, url);
+    if (n == 0 && (has_prefix(url, "tls+tcp://") || has_prefix(url, "wss://")))
+        n = nng_listener_set_ptr(listener, NNG_OPT_TLS_CONFIG, tls);
+    if (n == 0 && (has_prefix(url, "tcp://") || has_prefix(url, "tls+tcp://")))
+        n = nng_listener_set_bool(listener, NNG_OPT_TCP_KEEPALIVE, true);
+    if (n == 0 && has_prefix(url, "ipc://"))
+        n = nng_listener_set_int(listener, NNG_OPT_IPC_PERMISSIONS, (int)ipc_mode);
+    if (n == 0) n = nng_listener_start(listener, 0);
+    if (n != 0)
+        return ckks_error_set(err, CKKS_IO, "listen", "cannot listen on %s: %s", url, nng_strerror(n));
+    endpoint_add(t, kind, listener, url);
+    return CKKS_OK;
+}
+
+static ckks_status socket_open(transport *t, transport_kind kind, uint64_t message_bytes_max,
+                               uint32_t context_count, ckks_error *err) {
+    static const nng_pipe_cb callbacks[] = {on_control_pipe, on_bulk_pipe, on_admin_pipe};
+    transport_socket *s = &t->sockets[kind];
+    int n = nng_rep0_open(&s->nng);
+    if (n != 0) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "socket: %s", nng_strerror(n));
+    s->is_open = true;
+    s->message_bytes_max = message_bytes_max;
+    if ((n = nng_socket_set_size(s->nng, NNG_OPT_RECVMAXSZ, message_bytes_max)) != 0 ||
+        (n = nng_pipe_notify(s->nng, NNG_PIPE_EV_ADD_PRE, callbacks[kind], t)) != 0 ||
+        (n = nng_pipe_notify(s->nng, NNG_PIPE_EV_REM_POST, callbacks[kind], t)) != 0)
+        return ckks_error_set(err, CKKS_INTERNAL, "", "socket options: %s", nng_strerror(n));
+    if (!(s->contexts = calloc(context_count, sizeof *s->contexts)))
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
+    for (uint32_t i = 0; i < context_count; i++) {
+        transport_context *context = &s->contexts[i];
+        context->transport = t;
+        context->kind = kind;
+        context->state = CONTEXT_CLOSED;
+        context->completed.run = on_completed;
+        list_init(&context->link);
+        if ((n = nng_aio_alloc(&context->aio, on_aio, context)) != 0)
+            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "context: %s", nng_strerror(n));
+        s->context_count = i + 1;
+        if ((n = nng_ctx_open(&context->nng, s->nng)) != 0)
+            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "context: %s", nng_strerror(n));
+    }
+    return CKKS_OK;
+}
+
+static ckks_status open_all(transport *t, const config *c, uint32_t bulk_contexts, nng_tls_config *tls,
+                            ckks_error *err) {
+    ckks_status rc;
+    if ((rc = socket_open(t, TRANSPORT_CONTROL, c->control_message_bytes, c->control_contexts, err)) !=
+        CKKS_OK)
+        return rc;
+    if ((rc = socket_open(t, TRANSPORT_BULK, c->bulk_message_bytes, bulk_contexts, err)) != CKKS_OK)
+        return rc;
+    for (uint32_t i = 0; i < c->control.count; i++)
+        if ((rc = listen_on(t, TRANSPORT_CONTROL, c->control.item[i], c->ipc_mode, tls, err)) != CKKS_OK)
+            return rc;
+    for (uint32_t i = 0; i < c->bulk.count; i++)
+        if ((rc = listen_on(t, TRANSPORT_BULK, c->bulk.item[i], c->ipc_mode, tls, err)) != CKKS_OK) return rc;
+    if (c->admin_socket[0]) {
+        if ((rc = socket_open(t, TRANSPORT_ADMIN, c->control_message_bytes, 4, err)) != CKKS_OK) return rc;
+        rc = listen_on(t, TRANSPORT_ADMIN, c->admin_socket, c->admin_uids.count ? 0666 : 0600, tls, err);
+    }
+    return rc;
+}
+
+ckks_status transport_open(transport *t, loop *l, const config *c, uint32_t bulk_contexts,
+                           const transport_callbacks *callbacks, ckks_error *err) {
+    ckks_status rc = CKKS_OK;
+    nng_tls_config *tls = NULL;
+    memset(t, 0, sizeof *t);
+    t->loop = l;
+    t->callbacks = *callbacks;
+    t->idle_timeout_ns = c->idle_timeout_ms * NS_PER_MS;
+    t->pipes_changed.run = on_pipes_changed;
+    t->pipe_capacity = c->pipes_max;
+    if (!(t->pipes = calloc(t->pipe_capacity, sizeof *t->pipes)))
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "pipes_max", "out of memory");
+    pthread_mutex_init(&t->lock, NULL);
+    t->is_initialised = true;
+    if (c->tls_certificate[0] && (rc = tls_create(&tls, c, err)) != CKKS_OK) goto out;
+    if ((rc = open_all(t, c, bulk_contexts, tls, err)) != CKKS_OK) goto out;
+    uv_timer_init(&l->uv, &t->sweep);
+    t->sweep.data = t;
+    uv_timer_start(&t->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+    for (int k = 0; k < TRANSPORT_KINDS; k++)
+        for (uint32_t i = 0; i < t->sockets[k].context_count; i++) receive(&t->sockets[k].contexts[i]);
+out:
+    if (tls) nng_tls_config_free(tls);
+    if (rc != CKKS_OK) transport_close(t);
+    return rc;
+}
+
+/* ---- draining and closing ---- */
+
+void transport_refuse_pipes(transport *t) {
+    pthread_mutex_lock(&t->lock);
+    t->refuses_pipes = true;
+    pthread_mutex_unlock(&t->lock);
+}
+
+uint32_t transport_pipe_count(transport *t) {
+    uint32_t count = 0;
+    pthread_mutex_lock(&t->lock);
+    for (uint32_t i = 0; i < t->pipe_capacity; i++) count += t->pipes[i].id != 0;
+    pthread_mutex_unlock(&t->lock);
+    return count;
+}
+
+uint32_t transport_count_state(const transport *t, transport_context_state state) {
+    uint32_t count = 0;
+    for (int k = 0; k < TRANSPORT_KINDS; k++)
+        for (uint32_t i = 0; i < t->sockets[k].context_count; i++)
+            count += t->sockets[k].contexts[i].state == state;
+    return count;
+}
+
+void transport_stop(transport *t) {
+    for (int k = 0; k < TRANSPORT_KINDS; k++)
+        for (uint32_t i = 0; i < t->sockets[k].context_count; i++) {
+            transport_context *context = &t->sockets[k].contexts[i];
+            nng_aio_stop(context->aio);
+            if (context->state == CONTEXT_RECEIVING && nng_aio_result(context->aio) == 0)
+                nng_msg_free(nng_aio_get_msg(context->aio)); /* arrived, never looked at */
+            else if (context->state == CONTEXT_SENDING && nng_aio_result(context->aio) != 0)
+                nng_msg_free(nng_aio_get_msg(context->aio));
+            context->state = CONTEXT_CLOSED;
+        }
+}
+
+static void *close_sockets(void *argument) {
+    transport *t = argument;
+    for (int k = 0; k < TRANSPORT_KINDS; k++)
+        if (t->sockets[k].is_open) nng_close(t->sockets[k].nng);
+    return NULL;
+}
+
+void transport_close(transport *t) {
+    pthread_t closer;
+    struct timespec limit;
+    if (!t->is_initialised) return;
+    transport_stop(t);
+    /* nng_close can wait for a peer that does not read: give it a bounded time */
+    if (pthread_create(&closer, NULL, close_sockets, t) == 0) {
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_sec += CLOSE_LIMIT_MS / 1000;
+        if (pthread_timedjoin_np(closer, NULL, &limit) != 0) {
+            log_write(LOG_LEVEL_WARNING, "event=close_timeout message=\"sockets did not close in time\"");
+            pthread_detach(closer);
+            return; /* the process is about to end; freeing under the transport's feet would be worse */
+        }
+    }
+    for (int k = 0; k < TRANSPORT_KINDS; k++) {
+        transport_socket *s = &t->sockets[k];
+        for (uint32_t i = 0; i < s->context_count; i++)
+            if (s->contexts[i].aio) nng_aio_free(s->contexts[i].aio);
+        free(s->contexts);
+    }
+    free(t->pipes);
+    pthread_mutex_destroy(&t->lock);
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,129 @@
+/*
+ * Sockets: control (small messages), bulk (ciphertexts and key parts) and, if configured, admin. Each is an
+ * nng REP socket with a fixed number of contexts; a context is one accepted request at most, so contexts and
+ * pipes bound the memory that peers can make us hold.
+ *
+ * nng's callbacks run on its own threads and only post to the loop; everything else here is loop thread only.
+ *
+ * Rules that are easy to break: the message limit is set on the socket before any listener exists (the
+ * default is unlimited); a successful send means only that the transport took it; closing a listener resets
+ * its connections, so draining closes none; asynchronous operations are stopped before sockets are closed and
+ * freed after.
+ */
+#ifndef CKKSD_TRANSPORT_H
+#define CKKSD_TRANSPORT_H
+
+#include "daemon/config.h"
+#include "daemon/loop.h"
+
+#include <nng/nng.h>
+
+#define TRANSPORT_ENDPOINTS_MAX  (2u * CONFIG_LIST_MAX + 1u)
+#define TRANSPORT_PIPES_MAX      65536u
+#define TRANSPORT_FAILED_TOKENS  3u
+#define TRANSPORT_CLOSE_DELAY_MS 250u
+
+typedef enum transport_kind {
+    TRANSPORT_CONTROL,
+    TRANSPORT_BULK,
+    TRANSPORT_ADMIN,
+    TRANSPORT_KINDS
+} transport_kind;
+
+typedef enum transport_context_state {
+    CONTEXT_RECEIVING,
+    CONTEXT_HANDLING, /* the owner has it, and answers with transport_reply or transport_release */
+    CONTEXT_SENDING,
+    CONTEXT_CLOSED,
+} transport_context_state;
+
+struct transport;
+
+/* One context. `link` and `owner` are the owner's while it handles. */
+typedef struct transport_context {
+    list link;
+    void *owner;
+    uint32_t pipe;
+    transport_kind kind;
+    transport_context_state state;
+    bool close_after;
+    loop_event completed;
+    struct transport *transport;
+    nng_ctx nng;
+    nng_aio *aio;
+} transport_context;
+
+typedef struct transport_pipe {
+    uint32_t id; /* 0 = free */
+    transport_kind kind;
+    uint32_t failed_tokens;
+    uint64_t last_message_ns;
+    uint64_t close_at_ns; /* 0 = not marked */
+} transport_pipe;
+
+typedef struct transport_socket {
+    nng_socket nng;
+    bool is_open;
+    transport_context *contexts;
+    uint32_t context_count;
+    uint64_t message_bytes_max;
+} transport_socket;
+
+typedef struct transport_endpoint {
+    char url[CONFIG_TEXT_MAX + 16]; /* as bound: a port of 0 is replaced */
+    transport_kind kind;
+} transport_endpoint;
+
+/* What the owner does about messages. Loop thread. */
+typedef struct transport_callbacks {
+    /* A message arrived on `context`, which is now HANDLING; the callee owns `message`. */
+    void (*message)(void *context_data, transport_context *context, nng_msg *message);
+    /* The pipe of a HANDLING context is gone: detach, then transport_release. */
+    void (*lost)(void *context_data, transport_context *context);
+    void *data;
+} transport_callbacks;
+
+typedef struct transport {
+    loop *loop;
+    transport_callbacks callbacks;
+    transport_socket sockets[TRANSPORT_KINDS];
+    transport_endpoint endpoints[TRANSPORT_ENDPOINTS_MAX];
+    uint32_t endpoint_count;
+    uint64_t idle_timeout_ns;
+    uv_timer_t sweep;
+    loop_event pipes_changed;
+    pthread_mutex_t lock; /* guards the rest: nng's threads add and remove pipes */
+    transport_pipe *pipes;
+    uint32_t pipe_capacity;
+    bool refuses_pipes;
+    uint64_t refused_pipes;
+    bool is_initialised;
+} transport;
+
+/* transport_open creates sockets, contexts and listeners as configured and starts receiving. On failure
+ * everything is closed. CKKS_INVALID_ARGUMENT, CKKS_IO (naming the address), CKKS_RESOURCE_EXHAUSTED. */
+ckks_status transport_open(transport *t, loop *l, const config *c, uint32_t bulk_contexts,
+                           const transport_callbacks *callbacks, ckks_error *err);
+
+/* transport_reply takes the message and sends it; the context then receives again. `close_pipe` closes the
+ * peer's pipe once the reply had time to leave. */
+void transport_reply(transport_context *context, nng_msg *message, bool close_pipe);
+/* transport_release gives a context back without a reply. */
+void transport_release(transport_context *context);
+
+/* transport_token_failed counts a failed token of the context's pipe; true when the pipe must be closed. */
+bool transport_token_failed(transport_context *context);
+/* transport_admin_peer: the peer's user number on the admin socket; false if it cannot be told. */
+bool transport_admin_peer(const nng_msg *message, uint64_t *uid);
+
+/* From now on new pipes are turned away; those that are there stay. */
+void transport_refuse_pipes(transport *t);
+uint32_t transport_pipe_count(transport *t);
+uint32_t transport_count_state(const transport *t, transport_context_state state);
+
+/* transport_close: after the loop has stopped deciding. Stops all operations, closes sockets (bounded wait),
+ * frees. Accepts zeroed. */
+void transport_stop(transport *t);
+void transport_close(transport *t);
+
+#endif
