@@ -1,0 +1,61 @@
+/*
+ * ModelInfer from its checks to its reply. Stages: HASHING (pool: the body's digest, for duplicates), HELD
+ * (admitted, waits for its keys), QUEUED, RUNNING (on a slot), then gone. In each stage exactly one party
+ * holds it; deadline, cancellation and a lost peer answer or drop it at once if it waits, and mark it if it
+ * is in someone's hands. Loop thread only, but for the job on the slot.
+ */
+#ifndef CKKSD_INFERENCE_H
+#define CKKSD_INFERENCE_H
+
+#include "daemon/dedupe.h"
+#include "daemon/keys.h"
+#include "daemon/models.h"
+#include "daemon/request.h"
+#include "daemon/scheduler.h"
+
+typedef enum inference_stage {
+    INFERENCE_HASHING,
+    INFERENCE_HELD,
+    INFERENCE_QUEUED,
+    INFERENCE_RUNNING,
+} inference_stage;
+
+typedef struct inference {
+    request *request;
+    inference_stage stage;
+    scheduler_item item;
+    list model_link, key_link;
+    model *model;
+    key_entry *keys; /* NULL for a model that needs none */
+    graph_input *inputs;
+    uint32_t input_count;
+    uv_timer_t deadline, orphan;
+    uint32_t timers_open;
+    loop_work hash;
+    uint8_t digest[32];
+    bool hash_failed;
+    dedupe_entry *entry;
+    uint32_t attempts;
+    uint32_t excluded_slot; /* of a failed attempt; UINT32_MAX = none */
+    slot_job job;
+    resident_keys *resident; /* for the slot, while RUNNING */
+    nng_msg *reply;          /* from the slot */
+    uint64_t started_ns, queue_ns, stage_ns, replay_ns, copy_out_ns;
+} inference;
+
+/* inference_begin: the handler of ModelInfer. */
+void inference_begin(request *r, const Ckksd__V1__InferRequest *input);
+
+void inference_keys_ready(inference *inf);
+void inference_keys_failed(inference *inf, const ckks_error *cause);
+/* The last waiter is gone. */
+void inference_orphaned(inference *inf);
+/* inference_cancel answers CANCELLED; *removed: it had not started. */
+void inference_cancel(inference *inf, bool *removed);
+/* inference_fail_waiting ends one that is HELD or QUEUED (drain, a model that went). */
+void inference_fail_waiting(inference *inf, const ckks_error *cause);
+
+/* inference_pump starts what can be started on free slots. */
+void inference_pump(struct server *s);
+
+#endif

@@ -1,0 +1,413 @@
+#include "daemon/keys.h"
+
+#include "daemon/clock.h"
+#include "daemon/inference.h"
+#include "daemon/server.h"
+#include "kernels/base/bytes.h"
+#include "kernels/base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LOADS_MAX 2u /* of the pool's threads, so that hashing and the writer keep theirs */
+
+/* ---- the catalogue in memory ---- */
+
+static list *bucket_of(keys *k, const uint8_t *id) {
+    return &k->buckets[id[0]];
+}
+
+key_entry *keys_find(server *s, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES]) {
+    LIST_EACH(link, bucket_of(&s->keys, id)) {
+        key_entry *entry = LIST_ENTRY(link, key_entry, link);
+        if (memcmp(entry->record.id, id, KEY_SET_ID_BYTES) == 0 && strcmp(entry->record.tenant, tenant) == 0)
+            return entry;
+    }
+    return NULL;
+}
+
+ckks_status keys_add(server *s, keystore_record *record, ckks_error *err) {
+    key_entry *entry = keys_find(s, record->tenant, record->id);
+    if (entry) { /* evicted and uploaded again, or committed twice */
+        keystore_record_fini(&entry->record);
+    } else {
+        if (!(entry = calloc(1, sizeof *entry)))
+            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
+        entry->server = s;
+        list_init(&entry->age);
+        list_init(&entry->waiting);
+        list_init(&entry->pinned);
+        list_append(bucket_of(&s->keys, record->id), &entry->link);
+    }
+    entry->record = *record;
+    *record = (keystore_record){0};
+    return CKKS_OK;
+}
+
+static void entry_evict(key_entry *entry) {
+    list_remove(&entry->age);
+    resident_keys_release(entry->resident);
+    entry->resident = NULL;
+    entry->residency = KEYS_ON_DISK;
+}
+
+static void entry_free_if_unused(key_entry *entry) {
+    if (!entry->is_deleted || !list_is_empty(&entry->pinned) || !list_is_empty(&entry->waiting) ||
+        entry->residency == KEYS_LOADING)
+        return;
+    if (entry->residency == KEYS_RESIDENT) entry_evict(entry);
+    keystore_record_fini(&entry->record);
+    free(entry);
+}
+
+void keys_remove(server *s, key_entry *entry) {
+    (void)s;
+    list_remove(&entry->link);
+    entry->is_deleted = true;
+    entry_free_if_unused(entry);
+}
+
+ckks_status keys_satisfy(const key_entry *entry, const key_requirement *requirements, uint32_t count,
+                         ckks_error *err) {
+    for (uint32_t i = 0; i < count; i++) {
+        bool is_met = false;
+        for (uint32_t k = 0; k < entry->record.key_count && !is_met; k++) {
+            const key_requirement *have = &entry->record.requirements[k];
+            is_met = have->kind == requirements[i].kind &&
+                     have->galois_element == requirements[i].galois_element &&
+                     have->level >= requirements[i].level;
+        }
+        if (!is_met)
+            return ckks_error_set(err, CKKS_KEY_MISSING, "key_set",
+                                  "the key set lacks the %s key%s%.0u of level %u",
+                                  requirements[i].kind == KEY_RELINEARISATION ? "relinearisation"
+                                  : requirements[i].kind == KEY_GALOIS        ? "Galois"
+                                                                              : "public",
+                                  requirements[i].kind == KEY_GALOIS ? " of element " : "",
+                                  requirements[i].galois_element, requirements[i].level);
+    }
+    return CKKS_OK;
+}
+
+/* ---- the writer: one job of the store at a time ---- */
+
+static void job_run(loop_work *work) {
+    key_job *job = LIST_ENTRY(work, key_job, work);
+    job->run(job);
+}
+
+static void next_job(server *s);
+
+static void job_done(loop_work *work) {
+    key_job *job = LIST_ENTRY(work, key_job, work);
+    server *s = job->server;
+    s->keys.is_writing = false;
+    s->pool_jobs--;
+    job->done(job);
+    next_job(s);
+}
+
+static void next_job(server *s) {
+    keys *k = &s->keys;
+    if (k->is_writing || list_is_empty(&k->jobs)) return;
+    key_job *job = LIST_ENTRY(k->jobs.next, key_job, link);
+    list_remove(&job->link);
+    k->is_writing = true;
+    s->pool_jobs++;
+    job->work.work = job_run;
+    job->work.done = job_done;
+    loop_submit(&s->loop, &job->work);
+}
+
+void keys_submit(server *s, key_job *job) {
+    job->server = s;
+    list_append(&s->keys.jobs, &job->link);
+    next_job(s);
+}
+
+bool keys_are_idle(const server *s) {
+    return !s->keys.is_writing && list_is_empty(&s->keys.jobs) && s->keys.loads_running == 0;
+}
+
+/* ---- residency ---- */
+
+static uint64_t resident_total(const keys *k) {
+    uint64_t bytes = 0;
+    LIST_EACH(link, &k->resident) bytes += LIST_ENTRY(link, key_entry, age)->record.resident_bytes;
+    for (uint32_t i = 0; i < KEYS_BUCKETS; i++) LIST_EACH(link, &k->buckets[i]) {
+            const key_entry *entry = LIST_ENTRY(link, key_entry, link);
+            if (entry->residency == KEYS_LOADING) bytes += entry->record.resident_bytes;
+        }
+    return bytes;
+}
+
+/* Takes the least recently used unpinned set off the device; false if every one is in use. */
+static bool evict_one(keys *k) {
+    LIST_EACH(link, &k->resident) {
+        key_entry *entry = LIST_ENTRY(link, key_entry, age);
+        if (!list_is_empty(&entry->pinned)) continue;
+        log_write(LOG_LEVEL_INFO, "event=keys_off_device tenant=%s bytes=%llu", entry->record.tenant,
+                  (unsigned long long)entry->record.resident_bytes);
+        entry_evict(entry);
+        atomic_fetch_add_explicit(&daemon_metrics.key_evictions, 1, memory_order_relaxed);
+        return true;
+    }
+    return false;
+}
+
+static ckks_status make_room(keys *k, uint64_t bytes, ckks_error *err) {
+    if (bytes > k->resident_bytes_max)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "resident_bytes",
+                              "the key set takes %llu bytes on the device, over the budget of %llu",
+                              (unsigned long long)bytes, (unsigned long long)k->resident_bytes_max);
+    while (resident_total(k) + bytes > k->resident_bytes_max)
+        if (!evict_one(k))
+            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "resident_bytes",
+                                  "every key set on the device is in use");
+    return CKKS_OK;
+}
+
+/* Pool: the tables of a parameter set, made once. */
+static const ckks_context *context_of(keys *k, const ckks_params *params, ckks_error *err) {
+    const ckks_context *found = NULL;
+    pthread_mutex_lock(&k->contexts_lock);
+    LIST_EACH(link, &k->contexts) {
+        const key_context *one = LIST_ENTRY(link, key_context, link);
+        if (memcmp(context_params(one->context)->id, params->id, CKKS_PARAMETER_ID_BYTES) == 0)
+            found = one->context;
+    }
+    if (!found) {
+        key_context *one = calloc(1, sizeof *one);
+        if (one && context_create(&one->context, params, err) == CKKS_OK) {
+            list_append(&k->contexts, &one->link);
+            found = one->context;
+        } else {
+            ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the tables of a parameter set");
+            free(one);
+        }
+    }
+    pthread_mutex_unlock(&k->contexts_lock);
+    return found;
+}
+
+static void load_run(loop_work *work) {
+    key_entry *entry = LIST_ENTRY(work, key_entry, load);
+    keys *k = &entry->server->keys;
+    keystore_payload payload = {0};
+    ckks_error *err = &entry->load_err;
+    memset(err, 0, sizeof *err);
+    entry->load_rc = keystore_map_payload(k->store, entry->record.id, entry->record.manifest,
+                                          entry->record.manifest_bytes, &payload, err);
+    if (entry->load_rc == CKKS_OK) {
+        const ckks_context *context = context_of(k, &payload.view.params, err);
+        entry->load_rc = context ? resident_keys_upload(&entry->resident, entry->server->device, context,
+                                                        payload.view.keys, payload.view.count,
+                                                        payload.view.seed, payload.view.lineage, err)
+                                 : CKKS_RESOURCE_EXHAUSTED;
+    }
+    keystore_payload_fini(&payload);
+}
+
+static void load_start(key_entry *entry);
+
+static void load_answer(key_entry *entry) {
+    while (!list_is_empty(&entry->waiting)) {
+        inference *inf = LIST_ENTRY(entry->waiting.next, inference, key_link);
+        list_remove(&inf->key_link);
+        if (entry->load_rc == CKKS_OK) {
+            list_append(&entry->pinned, &inf->key_link);
+            inference_keys_ready(inf);
+        } else {
+            inference_keys_failed(inf, &entry->load_err);
+        }
+    }
+}
+
+static void load_done(loop_work *work) {
+    key_entry *entry = LIST_ENTRY(work, key_entry, load);
+    server *s = entry->server;
+    keys *k = &s->keys;
+    k->loads_running--;
+    s->pool_jobs--;
+    entry->residency = KEYS_ON_DISK;
+    if (entry->load_rc == CKKS_RESOURCE_EXHAUSTED && !list_is_empty(&entry->waiting) && evict_one(k)) {
+        load_start(entry); /* the device had less room than the budget says */
+        return;
+    }
+    if (entry->load_rc == CKKS_OK) {
+        entry->residency = KEYS_RESIDENT;
+        list_append(&k->resident, &entry->age);
+        atomic_fetch_add_explicit(&daemon_metrics.key_uploads, 1, memory_order_relaxed);
+        log_write(LOG_LEVEL_INFO, "event=keys_on_device tenant=%s bytes=%llu", entry->record.tenant,
+                  (unsigned long long)resident_keys_bytes(entry->resident));
+    } else {
+        if (entry->load_rc == CKKS_KEY_EVICTED) entry->record.state = KEYSTORE_EVICTED;
+        if (entry->load_err.code == CKKS_OK) entry->load_err.code = entry->load_rc;
+        log_write(LOG_LEVEL_WARNING, "event=keys_load_failed tenant=%s error=%s message=\"%.200s\"",
+                  entry->record.tenant, ckks_status_name(entry->load_rc), entry->load_err.message);
+    }
+    load_answer(entry);
+    entry_free_if_unused(entry);
+}
+
+static void load_start(key_entry *entry) {
+    server *s = entry->server;
+    entry->residency = KEYS_LOADING;
+    entry->load.work = load_run;
+    entry->load.done = load_done;
+    s->keys.loads_running++;
+    s->pool_jobs++;
+    loop_submit(&s->loop, &entry->load);
+}
+
+void keys_hold(key_entry *entry, inference *inf) {
+    inf->keys = entry;
+    list_append(&entry->pinned, &inf->key_link);
+}
+
+ckks_status keys_acquire(server *s, inference *inf, bool *is_ready, ckks_error *err) {
+    ckks_status rc;
+    key_entry *entry = inf->keys;
+    keys *k = &s->keys;
+    if (entry->is_deleted)
+        return ckks_error_set(err, CKKS_KEY_UNKNOWN, "key_set", "there is no such key set");
+    entry->record.used_unix = clock_unix_s();
+    entry->is_used_dirty = true;
+    *is_ready = entry->residency == KEYS_RESIDENT;
+    if (*is_ready) {
+        list_remove(&entry->age);
+        list_append(&k->resident, &entry->age);
+        return CKKS_OK;
+    }
+    if (entry->residency == KEYS_ON_DISK) {
+        if (k->loads_running >= LOADS_MAX)
+            return ckks_error_set(err, CKKS_QUEUE_FULL, "keys",
+                                  "other key sets are on their way to the device");
+        if ((rc = make_room(k, entry->record.resident_bytes, err)) != CKKS_OK) return rc;
+        load_start(entry);
+    }
+    list_remove(&inf->key_link);
+    list_append(&entry->waiting, &inf->key_link);
+    return CKKS_OK;
+}
+
+void keys_let_go(server *s, inference *inf) {
+    (void)s;
+    if (!inf->keys || list_is_empty(&inf->key_link)) return;
+    list_remove(&inf->key_link);
+    entry_free_if_unused(inf->keys);
+    inf->keys = NULL;
+}
+
+/* ---- opening, closing ---- */
+
+static ckks_status visit(void *context, keystore_record *record) {
+    return keys_add(context, record, NULL);
+}
+
+ckks_status keys_open(server *s, ckks_error *err) {
+    keys *k = &s->keys;
+    const config *c = &s->config;
+    const keystore_limits limits = {.tenant_bytes_max = c->tenant_key_bytes,
+                                    .tenant_sets_max = c->tenant_key_sets,
+                                    .upload_expire_s = c->upload_expire_s,
+                                    .allow_insecure = c->allow_insecure};
+    for (uint32_t i = 0; i < KEYS_BUCKETS; i++) list_init(&k->buckets[i]);
+    list_init(&k->resident);
+    list_init(&k->jobs);
+    list_init(&k->contexts);
+    pthread_mutex_init(&k->contexts_lock, NULL);
+    k->resident_bytes_max = c->resident_bytes;
+    k->is_initialised = true;
+    const ckks_status rc = keystore_open(&k->store, c->data, &limits, clock_unix_s(), err);
+    return rc == CKKS_OK ? keystore_each(k->store, visit, s, err) : rc;
+}
+
+void keys_release_residents(server *s) {
+    if (!s->keys.is_initialised) return;
+    LIST_EACH_SAFE(link, &s->keys.resident) entry_evict(LIST_ENTRY(link, key_entry, age));
+}
+
+void keys_close(server *s) {
+    keys *k = &s->keys;
+    if (!k->is_initialised) return;
+    for (uint32_t i = 0; i < KEYS_BUCKETS; i++) LIST_EACH_SAFE(link, &k->buckets[i]) {
+            key_entry *entry = LIST_ENTRY(link, key_entry, link);
+            list_remove(link);
+            if (entry->is_used_dirty)
+                (void)keystore_used(k->store, entry->record.tenant, entry->record.id, entry->record.used_unix,
+                                    NULL);
+            keystore_record_fini(&entry->record);
+            free(entry);
+        }
+    LIST_EACH_SAFE(link, &k->contexts) {
+        key_context *one = LIST_ENTRY(link, key_context, link);
+        list_remove(link);
+        context_destroy(one->context);
+        free(one);
+    }
+    keystore_close(k->store);
+    pthread_mutex_destroy(&k->contexts_lock);
+    k->is_initialised = false;
+}
+
+/* ---- housekeeping ---- */
+
+#define USES_MAX 64u
+
+typedef struct tick_job {
+    key_job job;
+    uint32_t count;
+    struct {
+        char tenant[TOKEN_NAME_MAX + 1];
+        uint8_t id[KEY_SET_ID_BYTES];
+        uint64_t used_unix;
+    } used[USES_MAX];
+} tick_job;
+
+static void tick_run(key_job *job) {
+    tick_job *tick = LIST_ENTRY(job, tick_job, job);
+    keystore *store = job->server->keys.store;
+    uint32_t dropped = 0;
+    ckks_error err = {0};
+    ckks_status rc = keystore_expire(store, clock_unix_s(), &dropped, &err);
+    for (uint32_t i = 0; i < tick->count && rc == CKKS_OK; i++)
+        rc = keystore_used(store, tick->used[i].tenant, tick->used[i].id, tick->used[i].used_unix, &err);
+    if (rc != CKKS_OK) log_write(LOG_LEVEL_ERROR, "event=catalogue_failed message=\"%.200s\"", err.message);
+    if (dropped) log_write(LOG_LEVEL_NOTICE, "event=uploads_expired count=%u", dropped);
+}
+static void tick_done(key_job *job) {
+    free(LIST_ENTRY(job, tick_job, job));
+}
+
+void keys_tick(server *s) {
+    tick_job *tick = calloc(1, sizeof *tick);
+    if (!tick) return;
+    for (uint32_t i = 0; i < KEYS_BUCKETS; i++) LIST_EACH(link, &s->keys.buckets[i]) {
+            key_entry *entry = LIST_ENTRY(link, key_entry, link);
+            if (!entry->is_used_dirty || tick->count == USES_MAX) continue;
+            entry->is_used_dirty = false;
+            memcpy(tick->used[tick->count].tenant, entry->record.tenant, sizeof entry->record.tenant);
+            memcpy(tick->used[tick->count].id, entry->record.id, KEY_SET_ID_BYTES);
+            tick->used[tick->count++].used_unix = entry->record.used_unix;
+        }
+    tick->job.run = tick_run;
+    tick->job.done = tick_done;
+    keys_submit(s, &tick->job);
+}
+
+void keys_publish_metrics(server *s) {
+    uint64_t sets = 0, bytes = 0, resident = 0, resident_bytes = 0;
+    for (uint32_t i = 0; i < KEYS_BUCKETS; i++) LIST_EACH(link, &s->keys.buckets[i]) {
+            const key_entry *entry = LIST_ENTRY(link, key_entry, link);
+            if (entry->record.state == KEYSTORE_COMMITTED) sets++, bytes += entry->record.payload_bytes;
+        }
+    LIST_EACH(link, &s->keys.resident) {
+        resident++;
+        resident_bytes += LIST_ENTRY(link, key_entry, age)->record.resident_bytes;
+    }
+    atomic_store(&daemon_metrics.key_sets, sets);
+    atomic_store(&daemon_metrics.key_bytes, bytes);
+    atomic_store(&daemon_metrics.key_sets_resident, resident);
+    atomic_store(&daemon_metrics.key_bytes_resident, resident_bytes);
+}

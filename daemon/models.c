@@ -1,0 +1,390 @@
+#include "daemon/models.h"
+
+#include "daemon/clock.h"
+#include "daemon/inference.h"
+#include "daemon/logging.h"
+#include "daemon/program.h"
+#include "daemon/server.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+const char *model_state_name(model_state state) {
+    static const char *const names[] = {"LOADING", "LOADING", "READY", "UNAVAILABLE", "RETIRING", "RETIRED"};
+    return names[state];
+}
+
+/* ---- the loader thread ---- */
+
+static model *next_to_load(models *m) {
+    model *next = NULL;
+    pthread_mutex_lock(&m->lock);
+    while (list_is_empty(&m->load_queue) && !m->is_stopping) pthread_cond_wait(&m->wake, &m->lock);
+    if (!m->is_stopping) {
+        next = LIST_ENTRY(m->load_queue.next, model, load_link);
+        list_remove(&next->load_link);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return next;
+}
+
+static void load(model *m) {
+    char path[2 * CONFIG_TEXT_MAX + 2 * MODEL_NAME_MAX];
+    const server *s = m->server;
+    snprintf(path, sizeof path, "%s/%s/%s/%s", s->config.models, m->name, m->version, MODEL_FILE);
+    memset(&m->load_err, 0, sizeof m->load_err);
+    m->load_rc = package_load(&m->package, path, s->config.allow_insecure, &m->load_err);
+    if (m->load_rc == CKKS_OK)
+        m->load_rc = workload_prepare(&m->workload, s->device, &m->package->plan, NULL, &m->load_err);
+}
+
+static void *loader_main(void *argument) {
+    models *all = argument;
+    model *m;
+    pthread_setname_np(pthread_self(), "loader");
+    while ((m = next_to_load(all)) != NULL) {
+        load(m);
+        loop_post(&m->server->loop, &m->loaded);
+    }
+    return NULL;
+}
+
+ckks_status models_init(models *m, ckks_error *err) {
+    list_init(&m->all);
+    list_init(&m->load_queue);
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->wake, NULL);
+    if (pthread_create(&m->loader, NULL, loader_main, m) != 0)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "cannot start the loader thread");
+    m->has_loader = true;
+    return CKKS_OK;
+}
+
+void models_stop(models *m) {
+    if (!m->has_loader) return;
+    pthread_mutex_lock(&m->lock);
+    m->is_stopping = true;
+    pthread_cond_signal(&m->wake);
+    pthread_mutex_unlock(&m->lock);
+    pthread_join(m->loader, NULL);
+    m->has_loader = false;
+}
+
+static void release_memory(model *m) {
+    workload_destroy(m->workload);
+    package_destroy(m->package);
+    m->workload = NULL, m->package = NULL;
+}
+
+void models_fini(models *m) {
+    if (!m->all.next) return;
+    LIST_EACH_SAFE(link, &m->all) {
+        model *one = LIST_ENTRY(link, model, link);
+        list_remove(link);
+        release_memory(one);
+        free(one);
+    }
+    pthread_mutex_destroy(&m->lock);
+    pthread_cond_destroy(&m->wake);
+}
+
+/* ---- states ---- */
+
+static void set_unavailable(model *m, const ckks_error *cause) {
+    m->state = MODEL_UNAVAILABLE;
+    m->error = *cause;
+    char message[400], field[96];
+    log_write(LOG_LEVEL_ERROR,
+              "event=model_unavailable model=%s version=%s error=%s stage=\"%s\" field=%s message=%s",
+              m->name, m->version, ckks_status_name(cause->code), cause->stage,
+              log_quote(field, sizeof field, cause->field),
+              log_quote(message, sizeof message, cause->message));
+}
+
+static void check_fits(model *m, ckks_error *err) {
+    const server *s = m->server;
+    if (s->slots.count && m->memory.arena_bytes > s->config.arena_bytes)
+        ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "arena_bytes",
+                       "the model needs an arena of %llu bytes, slots have %llu: set arena_bytes in [slots]",
+                       (unsigned long long)m->memory.arena_bytes, (unsigned long long)s->config.arena_bytes);
+    else if (!s->slots.count && s->config.arena_bytes && m->memory.arena_bytes > s->config.arena_bytes)
+        ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "arena_bytes",
+                       "the model needs an arena of %llu bytes, arena_bytes in [slots] allows %llu",
+                       (unsigned long long)m->memory.arena_bytes, (unsigned long long)s->config.arena_bytes);
+}
+
+static void capture(model *m);
+
+static void on_loaded(loop_event *event) {
+    model *m = LIST_ENTRY(event, model, loaded);
+    server *s = m->server;
+    ckks_error err = m->load_err;
+    s->models.load_pending--;
+    if (m->load_rc == CKKS_OK) {
+        workload_memory_account(m->workload, &m->memory);
+        workload_program_config(m->workload, &m->program);
+        m->program.execution_eager = s->config.execution == EXECUTION_EAGER;
+        check_fits(m, &err);
+    } else if (err.code == CKKS_OK) {
+        err.code = m->load_rc;
+    }
+    if (err.code != CKKS_OK) {
+        release_memory(m);
+        set_unavailable(m, &err);
+    } else {
+        log_write(
+            LOG_LEVEL_NOTICE,
+            "event=model_prepared model=%s version=%s weights_bytes=%llu arena_bytes=%llu keys_bytes=%llu",
+            m->name, m->version, (unsigned long long)m->memory.weights_bytes,
+            (unsigned long long)m->memory.arena_bytes, (unsigned long long)m->memory.keys_bytes);
+        m->state = MODEL_CAPTURING;
+        if (s->slots.count) capture(m);
+    }
+    if (s->models.load_pending == 0) server_models_loaded(s);
+    server_check_ready(s);
+}
+
+/* ---- capture on every slot ---- */
+
+static void run_capture(slot_job *job) {
+    model_slot_job *mine = LIST_ENTRY(job, model_slot_job, job);
+    model *m = mine->model;
+    job->rc = program_bring_up(job->slot, m, (int32_t)m->server->config.warmup, &job->err);
+}
+
+static void run_take_down(slot_job *job) {
+    program_take_down(job->slot, LIST_ENTRY(job, model_slot_job, job)->model);
+}
+
+static void submit_all(model *m, void (*run)(slot_job *), void (*done)(loop_event *)) {
+    server *s = m->server;
+    for (uint32_t i = 0; i < s->slots.count; i++) {
+        model_slot_job *mine = &m->slot_jobs[i];
+        if (s->slots.slots[i].state == SLOT_LOST) continue;
+        mine->model = m;
+        mine->job.limit_ns = MODEL_CAPTURE_LIMIT;
+        mine->job.run = run;
+        mine->job.done.run = done;
+        m->slot_jobs_pending++;
+        slot_submit(&s->slots.slots[i], &mine->job);
+    }
+}
+
+static void on_taken_down(loop_event *event) {
+    model_slot_job *mine = LIST_ENTRY(event, model_slot_job, job.done);
+    model *m = mine->model;
+    slot_job_finished(&mine->job);
+    if (--m->slot_jobs_pending > 0) return;
+    release_memory(m);
+    if (m->state == MODEL_RETIRING) {
+        m->state = MODEL_RETIRED;
+        log_write(LOG_LEVEL_NOTICE, "event=model_retired model=%s version=%s", m->name, m->version);
+    }
+    inference_pump(m->server);
+    server_check_ready(m->server);
+}
+
+static void on_captured(loop_event *event) {
+    model_slot_job *mine = LIST_ENTRY(event, model_slot_job, job.done);
+    model *m = mine->model;
+    server *s = m->server;
+    slot_job_finished(&mine->job);
+    if (mine->job.rc == CKKS_OK) mine->job.slot->has_program[m->index] = true;
+    if (mine->job.rc != CKKS_OK && m->error.code == CKKS_OK) m->error = mine->job.err;
+    if (mine->job.rc == CKKS_DEVICE_ERROR) server_quarantine(s, mine->job.slot, mine->job.err.message);
+    if (--m->slot_jobs_pending > 0) return;
+    if (m->error.code == CKKS_OK) {
+        m->state = MODEL_READY;
+        log_write(LOG_LEVEL_NOTICE, "event=model_ready model=%s version=%s slots=%u", m->name, m->version,
+                  s->slots.count);
+        server_check_ready(s);
+    } else {
+        const ckks_error cause = m->error;
+        set_unavailable(m, &cause);
+        for (uint32_t i = 0; i < s->slots.count; i++) s->slots.slots[i].has_program[m->index] = false;
+        submit_all(m, run_take_down, on_taken_down);
+    }
+    inference_pump(s);
+}
+
+static void capture(model *m) {
+    m->error = (ckks_error){0};
+    submit_all(m, run_capture, on_captured);
+}
+
+void models_capture_all(server *s) {
+    LIST_EACH(link, &s->models.all) {
+        model *m = LIST_ENTRY(link, model, link);
+        if (m->state == MODEL_CAPTURING && m->slot_jobs_pending == 0) capture(m);
+    }
+}
+
+bool models_are_settled(const server *s) {
+    LIST_EACH(link, &s->models.all) {
+        const model *m = LIST_ENTRY(link, model, link);
+        if (m->state == MODEL_LOADING || m->state == MODEL_CAPTURING) return false;
+        if (m->state == MODEL_UNAVAILABLE && m->slot_jobs_pending) return false;
+    }
+    return true;
+}
+
+uint64_t models_arena_bytes(const server *s) {
+    uint64_t largest = 0;
+    LIST_EACH(link, &s->models.all) {
+        const model *m = LIST_ENTRY(link, model, link);
+        if (m->state == MODEL_CAPTURING && m->memory.arena_bytes > largest) largest = m->memory.arena_bytes;
+    }
+    return largest;
+}
+
+/* ---- retiring ---- */
+
+void models_retire_step(server *s, model *m) {
+    if (m->state != MODEL_RETIRING || !list_is_empty(&m->inferences) || m->slot_jobs_pending) return;
+    for (uint32_t i = 0; i < s->slots.count; i++) s->slots.slots[i].has_program[m->index] = false;
+    submit_all(m, run_take_down, on_taken_down);
+}
+
+void models_retire(server *s, model *m) {
+    if (m->state != MODEL_READY) return;
+    log_write(LOG_LEVEL_NOTICE, "event=model_retiring model=%s version=%s", m->name, m->version);
+    m->state = MODEL_RETIRING;
+    models_retire_step(s, m);
+}
+
+/* ---- finding ---- */
+
+static model *find_exact(const server *s, const char *name, const char *version) {
+    LIST_EACH(link, &s->models.all) {
+        model *m = LIST_ENTRY(link, model, link);
+        if (strcmp(m->name, name) == 0 && strcmp(m->version, version) == 0) return m;
+    }
+    return NULL;
+}
+
+static model *find_newest(const server *s, const char *name, bool must_be_ready) {
+    model *newest = NULL;
+    LIST_EACH(link, &s->models.all) {
+        model *m = LIST_ENTRY(link, model, link);
+        if (strcmp(m->name, name) != 0 || (must_be_ready && m->state != MODEL_READY)) continue;
+        if (!newest || strverscmp(m->version, newest->version) > 0) newest = m;
+    }
+    return newest;
+}
+
+ckks_status models_find(server *s, model **out, const char *name, const char *version, bool any_state,
+                        ckks_error *err) {
+    char quoted[160];
+    const bool is_exact = version && version[0];
+    model *m = is_exact ? find_exact(s, name, version) : find_newest(s, name, true);
+    if (!m && !is_exact) m = find_newest(s, name, false);
+    if (!m)
+        return ckks_error_set(err, CKKS_NOT_FOUND, "model", "there is no model %s%s%.64s",
+                              log_quote(quoted, sizeof quoted, name), is_exact ? "/" : "",
+                              is_exact ? "(that version)" : "");
+    *out = m;
+    if (m->state == MODEL_READY || any_state) return CKKS_OK;
+    if (m->state == MODEL_RETIRING || m->state == MODEL_RETIRED)
+        return ckks_error_set(err, CKKS_CONFIG_RETIRED, "version", "%s/%s was retired", m->name, m->version);
+    if (m->state == MODEL_UNAVAILABLE)
+        return ckks_error_set(err, CKKS_UNAVAILABLE, "model", "%s/%s is unavailable: %.200s", m->name,
+                              m->version, m->error.message);
+    return ckks_error_set(err, CKKS_UNAVAILABLE, "model", "%s/%s is still loading", m->name, m->version);
+}
+
+/* ---- the repository ---- */
+
+/* Names travel in requests, logs and metrics: letters, digits, '-', '_' and inner dots. */
+static bool name_is_valid(const char *name) {
+    const size_t length = strlen(name);
+    if (length == 0 || length > MODEL_NAME_MAX || name[0] == '.') return false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = name[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+              c == '_' || c == '.'))
+            return false;
+    }
+    return true;
+}
+
+static bool file_is_there(const server *s, const char *name, const char *version) {
+    struct stat st;
+    char path[2 * CONFIG_TEXT_MAX + 2 * MODEL_NAME_MAX];
+    snprintf(path, sizeof path, "%s/%s/%s/%s", s->config.models, name, version, MODEL_FILE);
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+ckks_status models_load(server *s, const char *name, const char *version, ckks_error *err) {
+    models *all = &s->models;
+    if (!name_is_valid(name) || !name_is_valid(version) || !file_is_there(s, name, version))
+        return ckks_error_set(err, CKKS_NOT_FOUND, "model", "the repository has no such model version");
+    model *m = find_exact(s, name, version);
+    if (m && m->state != MODEL_UNAVAILABLE && m->state != MODEL_RETIRED)
+        return ckks_error_set(err, CKKS_ALREADY_EXISTS, "model", "%s/%s is %s", name, version,
+                              model_state_name(m->state));
+    if (m && m->slot_jobs_pending)
+        return ckks_error_set(err, CKKS_UNAVAILABLE, "model", "its last load is being undone");
+    if (!m) {
+        if (all->count == SLOT_MODELS_MAX)
+            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "models", "at most %u model versions",
+                                  SLOT_MODELS_MAX);
+        if (!(m = calloc(1, sizeof *m)))
+            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
+        snprintf(m->name, sizeof m->name, "%s", name);
+        snprintf(m->version, sizeof m->version, "%s", version);
+        m->server = s;
+        m->index = all->count++;
+        m->metrics = metrics_model_add(m->name, m->version);
+        CKKS_ASSERT(m->metrics);
+        list_init(&m->inferences);
+        list_init(&m->load_link);
+        m->loaded.run = on_loaded;
+        list_append(&all->all, &m->link);
+    }
+    m->state = MODEL_LOADING;
+    m->error = (ckks_error){0};
+    all->load_pending++;
+    pthread_mutex_lock(&all->lock);
+    list_append(&all->load_queue, &m->load_link);
+    pthread_cond_signal(&all->wake);
+    pthread_mutex_unlock(&all->lock);
+    log_write(LOG_LEVEL_INFO, "event=model_loading model=%s version=%s", name, version);
+    return CKKS_OK;
+}
+
+static void scan_versions(server *s, const char *folder, const char *name) {
+    char path[CONFIG_TEXT_MAX + MODEL_NAME_MAX + 2];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    DIR *versions = opendir(path);
+    if (!versions) return; /* a file beside the models is none of ours */
+    for (struct dirent *one; (one = readdir(versions)) != NULL;) { /* NOLINT(concurrency-mt-unsafe) */
+        ckks_error err = {0};
+        if (one->d_name[0] == '.' || !file_is_there(s, name, one->d_name)) continue;
+        if (models_load(s, name, one->d_name, &err) != CKKS_OK && err.code != CKKS_ALREADY_EXISTS)
+            log_error(LOG_LEVEL_WARNING, "model_skipped", &err);
+    }
+    closedir(versions);
+}
+
+ckks_status models_scan(server *s, bool retire_missing, ckks_error *err) {
+    DIR *names = opendir(s->config.models);
+    if (!names) return ckks_error_set(err, CKKS_IO, "models", "%s: %s", s->config.models, strerror(errno));
+    for (struct dirent *one; (one = readdir(names)) != NULL;) { /* NOLINT(concurrency-mt-unsafe) */
+        if (one->d_name[0] == '.') continue;
+        if (name_is_valid(one->d_name))
+            scan_versions(s, s->config.models, one->d_name);
+        else
+            log_write(LOG_LEVEL_WARNING, "event=model_skipped message=\"a folder's name is no model name\"");
+    }
+    closedir(names);
+    if (!retire_missing) return CKKS_OK;
+    LIST_EACH(link, &s->models.all) {
+        model *m = LIST_ENTRY(link, model, link);
+        if (!file_is_there(s, m->name, m->version)) models_retire(s, m);
+    }
+    return CKKS_OK;
+}

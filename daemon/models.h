@@ -1,0 +1,98 @@
+/*
+ * Model versions: found in the repository as NAME/VERSION/model.ckm, loaded and prepared on one loader
+ * thread, captured and self-tested on every slot, then ready. A model keeps its index, its name and its
+ * metrics until the daemon ends; its memory goes when it retires. Loop thread only, except for the loader.
+ */
+#ifndef CKKSD_MODELS_H
+#define CKKSD_MODELS_H
+
+#include "daemon/slots.h"
+#include "kernels/program/workload.h"
+#include "proto/package.h"
+
+#define MODEL_NAME_MAX      64u
+#define MODEL_FILE          "model.ckm"
+#define MODEL_CAPTURE_LIMIT (3600ull * 1000000000ull) /* silence allowed while a model is captured */
+
+struct server;
+
+typedef enum model_state {
+    MODEL_LOADING,
+    MODEL_CAPTURING,
+    MODEL_READY,
+    MODEL_UNAVAILABLE,
+    MODEL_RETIRING,
+    MODEL_RETIRED,
+} model_state;
+const char *model_state_name(model_state state);
+
+struct model;
+
+/* One slot's part in bringing a model up or down. */
+typedef struct model_slot_job {
+    slot_job job;
+    struct model *model;
+} model_slot_job;
+
+typedef struct model {
+    list link;      /* in models.all */
+    list load_link; /* in the loader's queue */
+    struct server *server;
+    uint32_t index;
+    char name[MODEL_NAME_MAX + 1], version[MODEL_NAME_MAX + 1];
+    model_state state;
+    ckks_error error; /* why it is UNAVAILABLE */
+    package *package;
+    workload *workload;
+    graph_program_config program; /* input signatures included */
+    workload_memory memory;
+    uint64_t cost_ns; /* of one replay, smoothed */
+    metrics_model *metrics;
+    list inferences; /* those that use it */
+    loop_event loaded;
+    ckks_status load_rc;
+    ckks_error load_err;
+    model_slot_job slot_jobs[METRICS_SLOTS_MAX];
+    uint32_t slot_jobs_pending; /* posted to slots and not returned */
+} model;
+
+typedef struct models {
+    list all;
+    uint32_t count; /* indices given out */
+    uint32_t load_pending;
+    pthread_t loader;
+    bool has_loader;
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t wake;
+    list load_queue;
+    bool is_stopping;
+} models;
+
+ckks_status models_init(models *m, ckks_error *err);
+/* models_stop joins the loader (it ends after the model in hand); models_fini frees all models, whose
+ * programs must be closed. Accept zeroed. */
+void models_stop(models *m);
+void models_fini(models *m);
+
+/* models_scan looks through the repository and queues what is new; retires what is gone if `retire_missing`.
+ * Bad names are skipped with a warning. CKKS_IO if the folder cannot be read. */
+ckks_status models_scan(struct server *s, bool retire_missing, ckks_error *err);
+/* models_load queues one version (or loads again one that is UNAVAILABLE or RETIRED). CKKS_NOT_FOUND,
+ * CKKS_ALREADY_EXISTS, CKKS_RESOURCE_EXHAUSTED. */
+ckks_status models_load(struct server *s, const char *name, const char *version, ckks_error *err);
+/* models_retire: no new requests; memory goes when the last one is done. */
+void models_retire(struct server *s, model *m);
+/* What is left to do for a retiring model that no request uses. */
+void models_retire_step(struct server *s, model *m);
+
+/* models_find: version NULL or "" = the newest that is ready. CKKS_NOT_FOUND, CKKS_CONFIG_RETIRED, or, unless
+ * `any_state`, CKKS_UNAVAILABLE with the reason. */
+ckks_status models_find(struct server *s, model **out, const char *name, const char *version, bool any_state,
+                        ckks_error *err);
+/* Once slots are there: captures every model that waits for it. */
+void models_capture_all(struct server *s);
+/* Is anything still on its way to ready? */
+bool models_are_settled(const struct server *s);
+uint64_t models_arena_bytes(const struct server *s);
+
+#endif

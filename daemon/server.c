@@ -1,0 +1,291 @@
+#include "daemon/server.h"
+
+#include "daemon/clock.h"
+#include "daemon/inference.h"
+#include "daemon/logging.h"
+#include "daemon/notify.h"
+#include "daemon/program.h"
+#include "daemon/server_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- small questions ---- */
+
+bool server_is_ready(const server *s) {
+    return s->phase == SERVER_READY;
+}
+
+bool server_is_admin(const server *s, uint64_t uid) {
+    if (uid == 0 || uid == geteuid()) return true;
+    for (uint32_t i = 0; i < s->config.admin_uids.count; i++)
+        if (strtoull(s->config.admin_uids.item[i], NULL, 10) == uid) return true;
+    return false;
+}
+
+uint32_t server_retry_hint_ms(const server *s) {
+    uint64_t cost = 0, models = 0;
+    LIST_EACH(link, &s->models.all) {
+        const model *m = LIST_ENTRY(link, model, link);
+        if (m->cost_ns) cost += m->cost_ns, models++;
+    }
+    const uint64_t waiting = scheduler_count(&s->scheduler, SCHEDULER_QUEUED) + 1u;
+    const uint64_t each = models ? cost / models : 20 * NS_PER_MS;
+    const uint64_t ms = waiting * each / (s->slots.count ? s->slots.count : 1) / NS_PER_MS;
+    return (uint32_t)(ms < 10 ? 10 : ms > 30000 ? 30000 : ms);
+}
+
+ckks_status server_accepts(server *s, const dispatch_method *method, ckks_error *err) {
+    const bool is_work = method->scope != 0;
+    if (is_work && s->phase >= SERVER_DRAINING)
+        return ckks_error_set(err, CKKS_DRAINING, "", "the server is shutting down");
+    return CKKS_OK;
+}
+
+void server_request_finished(server *s) {
+    s->last_finish_ns = clock_now_ns();
+}
+
+/* ---- readiness ---- */
+
+static uint32_t count_slots(const server *s, slot_state state) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->slots.count; i++) count += s->slots.slots[i].state == state;
+    return count;
+}
+
+static uint32_t count_models(const server *s, model_state state) {
+    uint32_t count = 0;
+    LIST_EACH(link, &s->models.all) count += LIST_ENTRY(link, model, link)->state == state;
+    return count;
+}
+
+void server_check_ready(server *s) {
+    char status[96];
+    if (s->phase != SERVER_STARTING || s->slots.count == 0 || !models_are_settled(s)) return;
+    const uint32_t ready = count_models(s, MODEL_READY), all = list_count(&s->models.all);
+    s->phase = SERVER_READY;
+    atomic_store(&daemon_metrics.is_ready, true);
+    snprintf(status, sizeof status, "ready: %u of %u models, %u slots", ready, all, s->slots.count);
+    log_write(ready == all ? LOG_LEVEL_NOTICE : LOG_LEVEL_WARNING,
+              "event=ready models=%u models_unavailable=%u slots=%u", ready, all - ready, s->slots.count);
+    notify_ready(status);
+    inference_pump(s);
+}
+
+static void fatal(server *s, const char *what) {
+    log_write(LOG_LEVEL_ERROR, "event=fatal message=\"%.200s\"", what);
+    s->exit_code = EXIT_FAILURE;
+    server_drain(s, s->config.drain_timeout_ms);
+}
+
+void server_models_loaded(server *s) {
+    ckks_error err = {0};
+    if (s->slots.count || s->phase != SERVER_STARTING) {
+        models_capture_all(s);
+        return;
+    }
+    const bool is_cpu = device_get_kind(s->device) == DEVICE_CPU;
+    const uint32_t count = s->config.slot_count ? s->config.slot_count : is_cpu ? 1u : 2u;
+    if (s->config.arena_bytes == 0) s->config.arena_bytes = models_arena_bytes(s);
+    if (slots_start(&s->slots, &s->loop, s->device, count, s->config.arena_bytes,
+                    s->config.stall_timeout_ms * NS_PER_MS, &err) != CKKS_OK) {
+        log_error(LOG_LEVEL_ERROR, "slots_failed", &err);
+        fatal(s, "no slots");
+        return;
+    }
+    if (!(s->recoveries = calloc(count, sizeof *s->recoveries))) {
+        fatal(s, "out of memory");
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) slot_set_state(&s->slots.slots[i], SLOT_IDLE);
+    server_print_memory(s);
+    notify_status("capturing models on %u slots", count);
+    models_capture_all(s);
+}
+
+/* ---- a slot's device error ---- */
+
+/* Slot's thread: clear the streams, then every model again, self test included. */
+static void run_recovery(slot_job *job) {
+    server_recovery *mine = LIST_ENTRY(job, server_recovery, job);
+    slot *where = job->slot;
+    for (uint32_t i = 0; i < SLOT_MODELS_MAX; i++)
+        if (where->programs[i]) {
+            graph_program_destroy(where->programs[i]);
+            where->programs[i] = NULL;
+        }
+    job->rc = graph_slot_recover(where->graph, &job->err);
+    for (uint32_t i = 0; i < mine->model_count && job->rc == CKKS_OK; i++) {
+        slot_progress(where);
+        job->rc = program_bring_up(where, mine->models[i], (int32_t)mine->server->config.warmup, &job->err);
+    }
+}
+
+static void on_recovered(loop_event *event) {
+    server_recovery *mine = LIST_ENTRY(event, server_recovery, job.done);
+    server *s = mine->server;
+    slot *where = mine->job.slot;
+    slot_job_finished(&mine->job);
+    if (mine->job.rc != CKKS_OK) {
+        log_error(LOG_LEVEL_ERROR, "slot_lost", &mine->job.err);
+        slot_set_state(where, SLOT_LOST);
+        if (count_slots(s, SLOT_LOST) == s->slots.count) fatal(s, "every slot is lost");
+        return;
+    }
+    for (uint32_t i = 0; i < mine->model_count; i++)
+        if (mine->models[i]->state == MODEL_READY) where->has_program[mine->models[i]->index] = true;
+    atomic_fetch_add(&daemon_metrics.slot_recoveries, 1);
+    log_write(LOG_LEVEL_NOTICE, "event=slot_recovered slot=%u models=%u", where->index, mine->model_count);
+    slot_set_state(where, SLOT_IDLE);
+    inference_pump(s);
+}
+
+void server_quarantine(server *s, slot *where, const char *why) {
+    server_recovery *mine = &s->recoveries[where->index];
+    char quoted[256];
+    if (where->state == SLOT_QUARANTINED || where->state == SLOT_LOST) return;
+    log_write(LOG_LEVEL_ERROR, "event=slot_quarantined slot=%u message=%s", where->index,
+              log_quote(quoted, sizeof quoted, why));
+    slot_set_state(where, SLOT_QUARANTINED);
+    mine->server = s;
+    mine->model_count = 0;
+    LIST_EACH(link, &s->models.all) {
+        model *m = LIST_ENTRY(link, model, link);
+        where->has_program[m->index] = false;
+        if (m->state == MODEL_READY) mine->models[mine->model_count++] = m;
+    }
+    mine->job.limit_ns = MODEL_CAPTURE_LIMIT;
+    mine->job.run = run_recovery;
+    mine->job.done.run = on_recovered;
+    slot_submit(where, &mine->job);
+}
+
+bool server_has_other_slot(const server *s, const slot *than) {
+    for (uint32_t i = 0; i < s->slots.count; i++) {
+        const slot *one = &s->slots.slots[i];
+        if (one != than && (one->state == SLOT_IDLE || one->state == SLOT_BUSY)) return true;
+    }
+    return false;
+}
+
+/* ---- reload ---- */
+
+typedef struct reload {
+    loop_work work;
+    server *server;
+    config config;
+    token_table tokens;
+    ckks_error err;
+} reload;
+
+static void reload_run(loop_work *work) {
+    reload *r = LIST_ENTRY(work, reload, work);
+    if (config_load(&r->config, r->server->config_path, &r->err) == CKKS_OK)
+        (void)token_table_load(&r->tokens, r->config.tokens, &r->err);
+}
+
+/* What may change while running; sockets, device, slots and folders need a restart. */
+static void apply(server *s, const config *c) {
+    config *now = &s->config;
+    now->log_level = c->log_level;
+    now->default_timeout_ms = c->default_timeout_ms, now->timeout_max_ms = c->timeout_max_ms;
+    now->orphan_grace_ms = c->orphan_grace_ms;
+    now->linger_ms = c->linger_ms, now->drain_timeout_ms = c->drain_timeout_ms;
+    now->admin_uids = c->admin_uids;
+    log_set_level((log_level)c->log_level);
+    s->scheduler.items_max = now->requests_max; /* contexts were made for it */
+    s->scheduler.tenant_items_max = now->tenant_requests_max = c->tenant_requests_max;
+    s->scheduler.model_items_max = now->model_requests_max = c->model_requests_max;
+    s->scheduler.bytes_max = now->bytes_max = c->bytes_max;
+    s->dedupe.keep_ns = c->dedupe_s * NS_PER_S, s->dedupe.bytes_max = c->dedupe_bytes;
+}
+
+static void reload_done(loop_work *work) {
+    reload *r = LIST_ENTRY(work, reload, work);
+    server *s = r->server;
+    s->pool_jobs--;
+    s->is_reloading = false;
+    if (r->err.code == CKKS_OK) (void)tenants_replace(&s->tenants, &r->tokens, &r->err);
+    if (r->err.code == CKKS_OK) {
+        apply(s, &r->config);
+        (void)models_scan(s, true, &r->err);
+    }
+    if (r->err.code == CKKS_OK)
+        log_write(LOG_LEVEL_NOTICE, "event=reloaded tenants=%u", tenants_count(&s->tenants));
+    else
+        log_error(LOG_LEVEL_ERROR, "reload_refused",
+                  &r->err); /* nothing, or all but the models, has changed */
+    atomic_store(&daemon_metrics.tenants, tenants_count(&s->tenants));
+    if (s->phase == SERVER_READY)
+        notify_ready(r->err.code == CKKS_OK ? "ready" : "ready; the last reload was refused");
+    token_table_fini(&r->tokens);
+    free(r);
+}
+
+void server_reload(server *s) {
+    reload *r;
+    if (s->is_reloading || s->phase >= SERVER_LINGERING || !(r = calloc(1, sizeof *r))) return;
+    s->is_reloading = true;
+    s->pool_jobs++;
+    r->server = s;
+    r->work.work = reload_run;
+    r->work.done = reload_done;
+    if (s->phase == SERVER_READY) notify_reloading();
+    loop_submit(&s->loop, &r->work);
+}
+
+/* ---- drain ---- */
+
+static bool is_drained(const server *s) {
+    if (!list_is_empty(&s->requests) || s->pool_jobs || s->models.load_pending) return false;
+    if (transport_count_state(&s->transport, CONTEXT_SENDING)) return false;
+    for (uint32_t i = 0; i < s->slots.count; i++)
+        if (s->slots.slots[i].pending) return false;
+    return true;
+}
+
+#define QUIET_NS (500 * NS_PER_MS) /* a reply that was handed over gets this long to leave */
+
+void server_drain_step(server *s) {
+    const uint64_t now = clock_now_ns();
+    const bool is_late = now - s->drain_started_ns >= s->drain_timeout_ns;
+    const bool is_quiet = now - s->last_finish_ns >= QUIET_NS;
+    if (is_late && !is_drained(s)) {
+        log_write(LOG_LEVEL_WARNING, "event=drain_timeout requests=%u", list_count(&s->requests));
+        s->exit_code = EXIT_FAILURE;
+    }
+    if (!is_late &&
+        !(is_drained(s) && (is_quiet || transport_pipe_count((transport *)(uintptr_t)&s->transport) == 0)))
+        return;
+    s->phase = SERVER_STOPPING;
+    loop_stop(&s->loop);
+}
+
+static void begin_refusing(server *s) {
+    s->phase = SERVER_DRAINING;
+    s->drain_started_ns = s->last_finish_ns = clock_now_ns();
+    transport_refuse_pipes(&s->transport);
+    log_write(LOG_LEVEL_NOTICE, "event=draining requests=%u", list_count(&s->requests));
+    server_drain_step(s);
+}
+
+static void on_linger(uv_timer_t *timer) {
+    begin_refusing(timer->data);
+}
+
+void server_drain(server *s, uint64_t timeout_ms) {
+    if (s->phase >= SERVER_LINGERING) return;
+    const bool was_ready = s->phase == SERVER_READY;
+    s->phase = SERVER_LINGERING;
+    s->drain_timeout_ns = timeout_ms * NS_PER_MS;
+    atomic_store(&daemon_metrics.is_ready, false);
+    atomic_store(&daemon_metrics.is_draining, true);
+    notify_stopping("finishing the last requests");
+    log_write(LOG_LEVEL_NOTICE, "event=stopping linger_ms=%llu", (unsigned long long)s->config.linger_ms);
+    if (was_ready && s->config.linger_ms)
+        uv_timer_start(&s->linger, on_linger, s->config.linger_ms, 0);
+    else
+        begin_refusing(s);
+}

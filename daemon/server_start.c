@@ -1,0 +1,273 @@
+/* Coming up and going down, each in one order. */
+#include "daemon/clock.h"
+#include "daemon/inference.h"
+#include "daemon/logging.h"
+#include "daemon/notify.h"
+#include "daemon/ops.h"
+#include "daemon/program.h"
+#include "daemon/request.h"
+#include "daemon/server_internal.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TICK_MS         100u
+#define KEY_TICK_NS     (60 * NS_PER_S)
+#define SPARE_CONTEXTS  16u /* so that "queue full" is answered at once */
+#define STOP_LIMIT_NS   (5 * NS_PER_S)
+#define START_EXTENSION 120u
+
+/* ---- budget ---- */
+
+static void line(const char *what, uint64_t bytes) {
+    log_write(LOG_LEVEL_NOTICE, "event=memory_budget what=\"%-34s\" mib=%.1f", what,
+              (double)bytes / 1048576.0);
+}
+
+void server_print_memory(const server *s) {
+    const config *c = &s->config;
+    device_memory_account account;
+    uint64_t weights = 0, retained = 0, staging = 0, dropped = 0;
+    const uint64_t pipes = c->pipes_max, contexts = c->requests_max + SPARE_CONTEXTS;
+    device_memory(s->device, &account);
+    LIST_EACH(link, &s->models.all) {
+        const model *m = LIST_ENTRY(link, model, link);
+        if (m->state != MODEL_CAPTURING && m->state != MODEL_READY) continue;
+        weights += m->memory.weights_bytes;
+        retained += m->memory.inputs_bytes + m->memory.outputs_bytes;
+        staging += m->memory.staging_bytes;
+    }
+    (void)dropped;
+    const uint64_t arenas = s->slots.count * c->arena_bytes;
+    const uint64_t kept = s->slots.count * retained;
+    line("device: weights", weights);
+    line("device: slot arenas", arenas);
+    line("device: inputs and outputs of programs", kept);
+    line("device: key sets (resident_bytes)", c->resident_bytes);
+    line("device: total", weights + arenas + kept + c->resident_bytes);
+    line("device: has", account.bytes_max);
+    line("host: staging", s->slots.count * staging);
+    line("host: requests (bytes_max)", c->bytes_max);
+    line("host: messages at most", (pipes + contexts) * c->bulk_message_bytes);
+    line("host: replies kept (dedupe_bytes)", c->dedupe_bytes);
+    if (account.bytes_max && weights + arenas + kept > account.bytes_max)
+        log_write(LOG_LEVEL_WARNING,
+                  "event=memory_budget message=\"slots and weights alone are over what the device has\"");
+}
+
+/* ---- timers and signals ---- */
+
+static void publish(server *s) {
+    device_memory_account account;
+    device_memory(s->device, &account);
+    for (uint32_t i = 0; i < MEMORY_PURPOSE_COUNT; i++)
+        atomic_store(&daemon_metrics.memory[i], account.bytes_by_purpose[i]);
+    atomic_store(&daemon_metrics.memory_max, account.bytes_max);
+    atomic_store(&daemon_metrics.queued, scheduler_count(&s->scheduler, SCHEDULER_QUEUED) +
+                                             scheduler_count(&s->scheduler, SCHEDULER_HELD));
+    atomic_store(&daemon_metrics.running, scheduler_count(&s->scheduler, SCHEDULER_RUNNING));
+    atomic_store(&daemon_metrics.queued_bytes, scheduler_bytes(&s->scheduler));
+    atomic_store(&daemon_metrics.dedupe_bytes, s->dedupe.bytes);
+    atomic_store(&daemon_metrics.pipes, transport_pipe_count(&s->transport));
+    atomic_store(&daemon_metrics.pipes_refused, s->transport.refused_pipes);
+    keys_publish_metrics(s);
+}
+
+static void on_tick(uv_timer_t *timer) {
+    server *s = timer->data;
+    const uint64_t now = clock_now_ns();
+    publish(s);
+    dedupe_expire(&s->dedupe, now);
+    if (s->phase == SERVER_STARTING) notify_extend_start(START_EXTENSION);
+    if (s->phase >= SERVER_DRAINING) {
+        server_drain_step(s);
+        return;
+    }
+    if (now >= s->next_key_tick_ns) {
+        s->next_key_tick_ns = now + KEY_TICK_NS;
+        keys_tick(s);
+    }
+}
+
+/* Fed by the slots' progress and nothing else; this timer also shows that the loop itself turns. */
+static void on_watchdog(uv_timer_t *timer) {
+    uint32_t stalled = 0;
+    (void)timer;
+    if (metrics_is_live(clock_now_ns(), &stalled))
+        notify_watchdog();
+    else
+        log_write(LOG_LEVEL_ERROR, "event=slot_stalled slot=%u", stalled);
+}
+
+static void on_signal(uv_signal_t *handle, int number) {
+    server *s = handle->data;
+    if (number == SIGHUP)
+        server_reload(s);
+    else if (s->phase >= SERVER_DRAINING) /* asked twice: do not wait any longer */
+        s->drain_timeout_ns = 0;
+    else
+        server_drain(s, s->config.drain_timeout_ms);
+}
+
+static void start_timers(server *s) {
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+    const uint64_t watchdog_ms = notify_watchdog_interval_ms();
+    for (int i = 0; i < 3; i++) {
+        uv_signal_init(&s->loop.uv, &s->signals[i]);
+        s->signals[i].data = s;
+        uv_signal_start(&s->signals[i], on_signal, numbers[i]);
+    }
+    uv_timer_init(&s->loop.uv, &s->tick);
+    uv_timer_init(&s->loop.uv, &s->watchdog);
+    uv_timer_init(&s->loop.uv, &s->linger);
+    s->tick.data = s->watchdog.data = s->linger.data = s;
+    uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
+    if (watchdog_ms) uv_timer_start(&s->watchdog, on_watchdog, 0, watchdog_ms);
+}
+
+/* ---- up ---- */
+
+static void on_message(void *data, transport_context *context, nng_msg *message) {
+    request_begin(data, context, message);
+}
+static void on_lost(void *data, transport_context *context) {
+    (void)data;
+    request_lost(context);
+}
+
+static ckks_status open_device(server *s, ckks_error *err) {
+    const config *c = &s->config;
+    const bool is_default = c->device_selector[0] == 0;
+    const uint32_t slots_wanted = c->slot_count ? c->slot_count : 1;
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t threads = c->device_threads;
+    if (threads == 0 && cores > 0)
+        threads = (uint32_t)cores / slots_wanted ? (uint32_t)cores / slots_wanted : 1;
+    const device_config wanted = {.kind = (device_kind)c->device_kind,
+                                  .selector = is_default ? NULL : c->device_selector,
+                                  .threads = threads,
+                                  .bytes_max = c->device_memory_bytes};
+    const ckks_status rc = device_open(&s->device, &wanted, err);
+    if (rc == CKKS_OK) log_write(LOG_LEVEL_NOTICE, "event=device device=\"%s\"", device_describe(s->device));
+    return rc;
+}
+
+static void init_parts(server *s) {
+    const config *c = &s->config;
+    list_init(&s->requests);
+    tenants_init(&s->tenants);
+    scheduler_init(&s->scheduler);
+    s->scheduler.items_max = c->requests_max, s->scheduler.bytes_max = c->bytes_max;
+    s->scheduler.tenant_items_max = c->tenant_requests_max;
+    s->scheduler.model_items_max = c->model_requests_max;
+    dedupe_init(&s->dedupe, c->dedupe_s * NS_PER_S, c->dedupe_bytes);
+    dispatch_init();
+    s->last_finish_ns = clock_now_ns();
+}
+
+ckks_status server_start(server *s, ckks_error *err) {
+    ckks_status rc;
+    token_table tokens = {0};
+    const transport_callbacks callbacks = {.message = on_message, .lost = on_lost, .data = s};
+    init_parts(s);
+    if ((rc = token_table_load(&tokens, s->config.tokens, err)) != CKKS_OK) goto out;
+    if ((rc = tenants_replace(&s->tenants, &tokens, err)) != CKKS_OK) goto out;
+    atomic_store(&daemon_metrics.tenants, tenants_count(&s->tenants));
+    atomic_store(&daemon_metrics.start_unix_s, clock_unix_s());
+    if ((rc = loop_init(&s->loop, err)) != CKKS_OK) goto out;
+    if ((rc = open_device(s, err)) != CKKS_OK) goto out;
+    if ((rc = keys_open(s, err)) != CKKS_OK) goto out;
+    if (s->config.ops_listen[0] && (rc = ops_start(&s->ops, s->config.ops_listen, err)) != CKKS_OK) goto out;
+    if ((rc = transport_open(&s->transport, &s->loop, &s->config, s->config.requests_max + SPARE_CONTEXTS,
+                             &callbacks, err)) != CKKS_OK)
+        goto out;
+    if ((rc = models_init(&s->models, err)) != CKKS_OK) goto out;
+    start_timers(s);
+    s->next_key_tick_ns = clock_now_ns() + KEY_TICK_NS;
+    if ((rc = models_scan(s, false, err)) != CKKS_OK) goto out;
+    notify_status("loading %u models", s->models.load_pending);
+    if (s->models.load_pending == 0) {
+        log_write(LOG_LEVEL_WARNING, "event=no_models message=\"the repository is empty\"");
+        server_models_loaded(s);
+        server_check_ready(s);
+    }
+out:
+    token_table_fini(&tokens);
+    return rc;
+}
+
+/* ---- down ---- */
+
+/* Programs are closed by their slots' threads, which own them. */
+typedef struct farewell {
+    slot_job job;
+    server *server;
+} farewell;
+
+static void run_farewell(slot_job *job) {
+    for (uint32_t i = 0; i < SLOT_MODELS_MAX; i++)
+        if (job->slot->programs[i]) {
+            graph_program_destroy(job->slot->programs[i]);
+            job->slot->programs[i] = NULL;
+        }
+}
+static void on_farewell(loop_event *event) {
+    (void)event; /* the queue is closed: nobody listens any more */
+}
+
+static bool stop_slots(server *s) {
+    farewell *all = calloc(s->slots.count + 1u, sizeof *all);
+    if (!all) return false;
+    for (uint32_t i = 0; i < s->slots.count; i++) {
+        all[i].job.run = run_farewell;
+        all[i].job.done.run = on_farewell;
+        slot_submit(&s->slots.slots[i], &all[i].job);
+    }
+    const bool all_ended = slots_stop(&s->slots, STOP_LIMIT_NS);
+    if (all_ended) free(all);
+    return all_ended;
+}
+
+void server_stop(server *s) {
+    s->phase = SERVER_STOPPING;
+    if (s->loop.is_initialised) loop_close_queue(&s->loop);
+    transport_stop(&s->transport);
+    models_stop(&s->models);
+    if (!stop_slots(s) || !list_is_empty(&s->requests) || s->pool_jobs) {
+        /* a thread hangs in a device or in the pool: freeing what it uses would turn a hang into damage */
+        log_write(LOG_LEVEL_ERROR, "event=abandoned message=\"work did not end in time\"");
+        _exit(EXIT_FAILURE);
+    }
+    transport_close(&s->transport);
+    ops_stop(s->ops);
+    keys_release_residents(s);
+    models_fini(&s->models);
+    keys_close(s);
+    device_close(s->device);
+    dedupe_fini(&s->dedupe);
+    tenants_fini(&s->tenants);
+    free(s->recoveries);
+    loop_fini(&s->loop);
+}
+
+int server_run(const config *c, const char *config_path) {
+    ckks_error err = {0};
+    server *s = calloc(1, sizeof *s);
+    if (!s) return EXIT_FAILURE;
+    s->config = *c;
+    snprintf(s->config_path, sizeof s->config_path, "%s", config_path);
+    int code = EXIT_FAILURE;
+    if (server_start(s, &err) == CKKS_OK) {
+        loop_run(&s->loop);
+        code = s->exit_code;
+    } else {
+        log_error(LOG_LEVEL_ERROR, "start_failed", &err);
+        notify_status("start failed: %.150s", err.message);
+    }
+    server_stop(s);
+    log_write(LOG_LEVEL_NOTICE, "event=stopped exit=%d", code);
+    free(s);
+    return code;
+}
