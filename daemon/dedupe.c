@@ -31,7 +31,7 @@ void dedupe_fini(dedupe *d) {
 }
 
 /* Ids are random; mixed all the same, since a peer chooses them. */
-static list *bucket_of(dedupe *d, const char *tenant, const uint8_t id[DEDUPE_ID_BYTES]) {
+static list_node *bucket_of(dedupe *d, const char *tenant, const uint8_t id[DEDUPE_ID_BYTES]) {
     uint64_t h = 0x9e3779b97f4a7c15u;
     for (const char *c = tenant; *c; c++) h = (h ^ (uint8_t)*c) * 0x100000001b3u;
     h ^= bytes_read_u64(id) * 0xff51afd7ed558ccdu;

@@ -17,8 +17,8 @@
 #define DEDUPE_ENTRY_BYTES 512u /* what an entry costs beside its reply */
 
 typedef struct dedupe_entry {
-    list bucket; /* in its hash bucket */
-    list age;    /* finished entries, oldest first */
+    list_node bucket; /* in its hash bucket */
+    list_node age;    /* finished entries, oldest first */
     char tenant[TOKEN_NAME_MAX + 1];
     uint8_t id[DEDUPE_ID_BYTES];
     uint8_t digest[32];
@@ -28,8 +28,8 @@ typedef struct dedupe_entry {
 } dedupe_entry;
 
 typedef struct dedupe {
-    list buckets[DEDUPE_BUCKETS];
-    list finished;
+    list_node buckets[DEDUPE_BUCKETS];
+    list_node finished;
     uint64_t keep_ns, bytes_max;
     uint64_t bytes; /* of finished entries; kept, since a walk per reply would be felt */
 } dedupe;

@@ -24,7 +24,7 @@ typedef struct inference {
     request *request;
     inference_stage stage;
     scheduler_item item;
-    list model_link, key_link;
+    list_node model_link, key_link;
     model *model;
     key_entry *keys; /* NULL for a model that needs none */
     graph_input *inputs;

@@ -13,7 +13,7 @@
 
 /* ---- the catalogue in memory ---- */
 
-static list *bucket_of(keys *k, const uint8_t *id) {
+static list_node *bucket_of(key_registry *k, const uint8_t *id) {
     return &k->buckets[id[0]];
 }
 
@@ -108,7 +108,7 @@ static void job_done(loop_work *work) {
 }
 
 static void next_job(server *s) {
-    keys *k = &s->keys;
+    key_registry *k = &s->keys;
     if (k->is_writing || list_is_empty(&k->jobs)) return;
     key_job *job = LIST_ENTRY(k->jobs.next, key_job, link);
     list_remove(&job->link);
@@ -131,7 +131,7 @@ bool keys_are_idle(const server *s) {
 
 /* ---- residency ---- */
 
-static uint64_t resident_total(const keys *k) {
+static uint64_t resident_total(const key_registry *k) {
     uint64_t bytes = 0;
     LIST_EACH(link, &k->resident) bytes += LIST_ENTRY(link, key_entry, age)->record.resident_bytes;
     for (uint32_t i = 0; i < KEYS_BUCKETS; i++) LIST_EACH(link, &k->buckets[i]) {
@@ -142,7 +142,7 @@ static uint64_t resident_total(const keys *k) {
 }
 
 /* Takes the least recently used unpinned set off the device; false if every one is in use. */
-static bool evict_one(keys *k) {
+static bool evict_one(key_registry *k) {
     LIST_EACH(link, &k->resident) {
         key_entry *entry = LIST_ENTRY(link, key_entry, age);
         if (!list_is_empty(&entry->pinned)) continue;
@@ -155,7 +155,7 @@ static bool evict_one(keys *k) {
     return false;
 }
 
-static ckks_status make_room(keys *k, uint64_t bytes, ckks_error *err) {
+static ckks_status make_room(key_registry *k, uint64_t bytes, ckks_error *err) {
     if (bytes > k->resident_bytes_max)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "resident_bytes",
                               "the key set takes %llu bytes on the device, over the budget of %llu",
@@ -168,7 +168,7 @@ static ckks_status make_room(keys *k, uint64_t bytes, ckks_error *err) {
 }
 
 /* Pool: the tables of a parameter set, made once. */
-static const ckks_context *context_of(keys *k, const ckks_params *params, ckks_error *err) {
+static const ckks_context *context_of(key_registry *k, const ckks_params *params, ckks_error *err) {
     const ckks_context *found = NULL;
     pthread_mutex_lock(&k->contexts_lock);
     LIST_EACH(link, &k->contexts) {
@@ -192,7 +192,7 @@ static const ckks_context *context_of(keys *k, const ckks_params *params, ckks_e
 
 static void load_run(loop_work *work) {
     key_entry *entry = LIST_ENTRY(work, key_entry, load);
-    keys *k = &entry->server->keys;
+    key_registry *k = &entry->server->keys;
     keystore_payload payload = {0};
     ckks_error *err = &entry->load_err;
     memset(err, 0, sizeof *err);
@@ -226,7 +226,7 @@ static void load_answer(key_entry *entry) {
 static void load_done(loop_work *work) {
     key_entry *entry = LIST_ENTRY(work, key_entry, load);
     server *s = entry->server;
-    keys *k = &s->keys;
+    key_registry *k = &s->keys;
     k->loads_running--;
     s->pool_jobs--;
     entry->residency = KEYS_ON_DISK;
@@ -268,7 +268,7 @@ void keys_hold(key_entry *entry, inference *inf) {
 ckks_status keys_acquire(server *s, inference *inf, bool *is_ready, ckks_error *err) {
     ckks_status rc;
     key_entry *entry = inf->keys;
-    keys *k = &s->keys;
+    key_registry *k = &s->keys;
     if (entry->is_deleted)
         return ckks_error_set(err, CKKS_KEY_UNKNOWN, "key_set", "there is no such key set");
     entry->record.used_unix = clock_unix_s();
@@ -306,7 +306,7 @@ static ckks_status visit(void *context, keystore_record *record) {
 }
 
 ckks_status keys_open(server *s, ckks_error *err) {
-    keys *k = &s->keys;
+    key_registry *k = &s->keys;
     const config *c = &s->config;
     const keystore_limits limits = {.tenant_bytes_max = c->tenant_key_bytes,
                                     .tenant_sets_max = c->tenant_key_sets,
@@ -329,7 +329,7 @@ void keys_release_residents(server *s) {
 }
 
 void keys_close(server *s) {
-    keys *k = &s->keys;
+    key_registry *k = &s->keys;
     if (!k->is_initialised) return;
     for (uint32_t i = 0; i < KEYS_BUCKETS; i++) LIST_EACH_SAFE(link, &k->buckets[i]) {
             key_entry *entry = LIST_ENTRY(link, key_entry, link);

@@ -20,14 +20,14 @@ struct key_job;
 typedef enum key_residency { KEYS_ON_DISK, KEYS_LOADING, KEYS_RESIDENT } key_residency;
 
 typedef struct key_entry {
-    list link; /* in its bucket; in none once deleted */
-    list age;  /* in keys.resident, least recently used first, while RESIDENT */
+    list_node link; /* in its bucket; in none once deleted */
+    list_node age;  /* in keys.resident, least recently used first, while RESIDENT */
     struct server *server;
     keystore_record record;
     key_residency residency;
     resident_keys *resident;
-    list waiting; /* inference.key_link: for the load */
-    list pinned;  /* inference.key_link: use it now */
+    list_node waiting; /* inference.key_link: for the load */
+    list_node pinned;  /* inference.key_link: use it now */
     bool is_deleted;
     bool is_used_dirty; /* used_unix is newer than the catalogue's */
     loop_work load;
@@ -37,7 +37,7 @@ typedef struct key_entry {
 
 /* One operation on the store. run: pool; done: loop; both may use everything in the job. */
 typedef struct key_job {
-    list link;
+    list_node link;
     loop_work work;
     struct server *server;
     void (*run)(struct key_job *job);
@@ -46,22 +46,22 @@ typedef struct key_job {
 
 /* A ring's tables, shared by every key set of one parameter id; lives until the daemon ends. */
 typedef struct key_context {
-    list link;
+    list_node link;
     ckks_context *context;
 } key_context;
 
-typedef struct keys {
+typedef struct key_registry {
     keystore *store;
-    list buckets[KEYS_BUCKETS];
-    list resident;
-    list jobs; /* waiting for the writer */
+    list_node buckets[KEYS_BUCKETS];
+    list_node resident;
+    list_node jobs; /* waiting for the writer */
     bool is_writing;
     uint32_t loads_running;
     uint64_t resident_bytes_max;
     pthread_mutex_t contexts_lock;
-    list contexts;
+    list_node contexts;
     bool is_initialised;
-} keys;
+} key_registry;
 
 /* keys_open opens the store and reads the catalogue. Blocks (start-up). */
 ckks_status keys_open(struct server *s, ckks_error *err);

@@ -14,7 +14,7 @@
 /* Embedded in what it is about; posted by one thread at a time, owned by the queue until `run` is called on
  * the loop thread. Zero-initialise, set run. Posting an event that waits already does nothing. */
 typedef struct loop_event {
-    list link;
+    list_node link;
     bool is_queued;
     void (*run)(struct loop_event *event);
 } loop_event;
@@ -23,7 +23,7 @@ typedef struct loop {
     uv_loop_t uv;
     uv_async_t wake;
     pthread_mutex_t lock; /* guards the rest */
-    list queue;
+    list_node queue;
     bool is_closed;
     bool is_initialised;
 } loop;

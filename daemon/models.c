@@ -20,7 +20,7 @@ const char *model_state_name(model_state state) {
 
 /* ---- the loader thread ---- */
 
-static model *next_to_load(models *m) {
+static model *next_to_load(model_registry *m) {
     model *next = NULL;
     pthread_mutex_lock(&m->lock);
     while (list_is_empty(&m->load_queue) && !m->is_stopping) pthread_cond_wait(&m->wake, &m->lock);
@@ -43,7 +43,7 @@ static void load(model *m) {
 }
 
 static void *loader_main(void *argument) {
-    models *all = argument;
+    model_registry *all = argument;
     model *m;
     pthread_setname_np(pthread_self(), "loader");
     while ((m = next_to_load(all)) != NULL) {
@@ -53,7 +53,7 @@ static void *loader_main(void *argument) {
     return NULL;
 }
 
-ckks_status models_init(models *m, ckks_error *err) {
+ckks_status models_init(model_registry *m, ckks_error *err) {
     list_init(&m->all);
     list_init(&m->load_queue);
     pthread_mutex_init(&m->lock, NULL);
@@ -64,7 +64,7 @@ ckks_status models_init(models *m, ckks_error *err) {
     return CKKS_OK;
 }
 
-void models_stop(models *m) {
+void models_stop(model_registry *m) {
     if (!m->has_loader) return;
     pthread_mutex_lock(&m->lock);
     m->is_stopping = true;
@@ -80,7 +80,7 @@ static void release_memory(model *m) {
     m->workload = NULL, m->package = NULL;
 }
 
-void models_fini(models *m) {
+void models_fini(model_registry *m) {
     if (!m->all.next) return;
     LIST_EACH_SAFE(link, &m->all) {
         model *one = LIST_ENTRY(link, model, link);
@@ -319,7 +319,7 @@ static bool file_is_there(const server *s, const char *name, const char *version
 }
 
 ckks_status models_load(server *s, const char *name, const char *version, ckks_error *err) {
-    models *all = &s->models;
+    model_registry *all = &s->models;
     if (!name_is_valid(name) || !name_is_valid(version) || !file_is_there(s, name, version))
         return ckks_error_set(err, CKKS_NOT_FOUND, "model", "the repository has no such model version");
     model *m = find_exact(s, name, version);

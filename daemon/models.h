@@ -35,8 +35,8 @@ typedef struct model_slot_job {
 } model_slot_job;
 
 typedef struct model {
-    list link;      /* in models.all */
-    list load_link; /* in the loader's queue */
+    list_node link;      /* in models.all */
+    list_node load_link; /* in the loader's queue */
     struct server *server;
     uint32_t index;
     char name[MODEL_NAME_MAX + 1], version[MODEL_NAME_MAX + 1];
@@ -48,7 +48,7 @@ typedef struct model {
     workload_memory memory;
     uint64_t cost_ns; /* of one replay, smoothed */
     metrics_model *metrics;
-    list inferences; /* those that use it */
+    list_node inferences; /* those that use it */
     loop_event loaded;
     ckks_status load_rc;
     ckks_error load_err;
@@ -56,23 +56,23 @@ typedef struct model {
     uint32_t slot_jobs_pending; /* posted to slots and not returned */
 } model;
 
-typedef struct models {
-    list all;
+typedef struct model_registry {
+    list_node all;
     uint32_t count; /* indices given out */
     uint32_t load_pending;
     pthread_t loader;
     bool has_loader;
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t wake;
-    list load_queue;
+    list_node load_queue;
     bool is_stopping;
-} models;
+} model_registry;
 
-ckks_status models_init(models *m, ckks_error *err);
+ckks_status models_init(model_registry *m, ckks_error *err);
 /* models_stop joins the loader (it ends after the model in hand); models_fini frees all models, whose
  * programs must be closed. Accept zeroed. */
-void models_stop(models *m);
-void models_fini(models *m);
+void models_stop(model_registry *m);
+void models_fini(model_registry *m);
 
 /* models_scan looks through the repository and queues what is new; retires what is gone if `retire_missing`.
  * Bad names are skipped with a warning. CKKS_IO if the folder cannot be read. */

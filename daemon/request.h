@@ -18,8 +18,8 @@ struct server;
 struct inference;
 
 typedef struct request {
-    list link;    /* in server.requests */
-    list waiters; /* transport_context.link */
+    list_node link;    /* in server.requests */
+    list_node waiters; /* transport_context.link */
     struct server *server;
     nng_msg *message;
     frame_view frame;
@@ -28,7 +28,7 @@ typedef struct request {
     uint32_t segment_count;
     const dispatch_method *method; /* NULL until known */
     ProtobufCMessage *input;
-    tenant *tenant; /* NULL where no token was needed */
+    tenant_account *tenant; /* NULL where no token was needed */
     bool has_id;
     uint8_t id[16];
     char id_text[33]; /* for logs; made up when the peer gave none */

@@ -24,7 +24,7 @@ typedef struct totals {
     uint64_t bytes;
 } totals;
 
-static void add_up(totals *t, const list *items, bool is_own, uint32_t model) {
+static void add_up(totals *t, const list_node *items, bool is_own, uint32_t model) {
     LIST_EACH(link, items) {
         const scheduler_item *item = LIST_ENTRY(link, scheduler_item, link);
         t->items++;
@@ -74,7 +74,7 @@ ckks_status scheduler_admit(scheduler *s, scheduler_tenant *tenant, scheduler_it
 void scheduler_enqueue(scheduler *s, scheduler_item *item) {
     (void)s;
     list_remove(&item->link);
-    list *at = item->tenant->queued.next;
+    list_node *at = item->tenant->queued.next;
     while (at != &item->tenant->queued && LIST_ENTRY(at, scheduler_item, link)->priority >= item->priority)
         at = at->next;
     list_insert_before(at, &item->link);

@@ -15,15 +15,15 @@
 #include "kernels/base/status.h"
 
 typedef struct scheduler_tenant {
-    list link; /* in scheduler.tenants while it has items */
-    list held, queued, running;
+    list_node link; /* in scheduler.tenants while it has items */
+    list_node held, queued, running;
     uint64_t virtual_ns;
     uint32_t weight;    /* at least 1 */
     uint32_t items_max; /* quota; 0 = the scheduler's */
 } scheduler_tenant;
 
 typedef struct scheduler_item {
-    list link;
+    list_node link;
     scheduler_tenant *tenant; /* NULL: not admitted */
     uint32_t model;
     uint32_t priority; /* larger goes first, within the tenant */
@@ -32,7 +32,7 @@ typedef struct scheduler_item {
 } scheduler_item;
 
 typedef struct scheduler {
-    list tenants; /* those with items */
+    list_node tenants; /* those with items */
     uint32_t items_max, tenant_items_max, model_items_max;
     uint64_t bytes_max;
     uint64_t virtual_ns;

@@ -34,15 +34,15 @@ typedef struct server {
     int exit_code;
     loop loop;
     transport transport;
-    tenants tenants;
+    tenant_registry tenants;
     scheduler scheduler;
     dedupe dedupe;
-    models models;
-    slots slots;
-    keys keys;
+    model_registry models;
+    slot_group slots;
+    key_registry keys;
     device *device;
     struct ops *ops;
-    list requests;
+    list_node requests;
     uint64_t request_serial;
     uint32_t pool_jobs; /* handed to the pool and not returned */
     uint64_t last_finish_ns;

@@ -90,7 +90,7 @@ static ckks_status slot_start(slot *s, device *dev, uint64_t arena_bytes, ckks_e
     return CKKS_OK;
 }
 
-ckks_status slots_start(slots *s, loop *l, device *dev, uint32_t count, uint64_t arena_bytes,
+ckks_status slots_start(slot_group *s, loop *l, device *dev, uint32_t count, uint64_t arena_bytes,
                         uint64_t stall_ns, ckks_error *err) {
     ckks_status rc = CKKS_OK;
     if (!(s->slots = calloc(count, sizeof *s->slots)))
@@ -121,7 +121,7 @@ void slot_submit(slot *s, slot_job *job) {
     pthread_mutex_unlock(&s->lock);
 }
 
-bool slots_stop(slots *s, uint64_t limit_ns) {
+bool slots_stop(slot_group *s, uint64_t limit_ns) {
     bool all_ended = true;
     struct timespec until;
     if (!s->slots) return true;
@@ -150,6 +150,6 @@ bool slots_stop(slots *s, uint64_t limit_ns) {
         pthread_cond_destroy(&s->slots[i].wake);
     }
     free(s->slots);
-    *s = (slots){0};
+    *s = (slot_group){0};
     return true;
 }

@@ -18,7 +18,7 @@ struct slot;
 /* Embedded in what it is about. `run` is called on the slot's thread, then `done` is posted to the loop,
  * whose handler calls slot_job_finished first. */
 typedef struct slot_job {
-    list link;
+    list_node link;
     loop_event done;
     struct slot *slot;
     void (*run)(struct slot_job *job);
@@ -40,22 +40,22 @@ typedef struct slot {
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t wake;
-    list jobs;
+    list_node jobs;
     bool is_stopping;
     bool is_running;
 } slot;
 
-typedef struct slots {
+typedef struct slot_group {
     slot *slots;
     uint32_t count;
-} slots;
+} slot_group;
 
 /* slots_start creates arenas of `arena_bytes` and threads. On failure nothing is left. */
-ckks_status slots_start(slots *s, loop *l, device *dev, uint32_t count, uint64_t arena_bytes,
+ckks_status slots_start(slot_group *s, loop *l, device *dev, uint32_t count, uint64_t arena_bytes,
                         uint64_t stall_ns, ckks_error *err);
 /* slots_stop asks every thread to end after its current job and waits at most `limit_ns`; false if one hangs
  * (its memory is then left alone). Programs must have been closed by jobs before. Accepts zeroed. */
-bool slots_stop(slots *s, uint64_t limit_ns);
+bool slots_stop(slot_group *s, uint64_t limit_ns);
 
 /* slot_submit hands a job over; it runs after those handed over before. Loop thread. */
 void slot_submit(slot *s, slot_job *job);

@@ -3,32 +3,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-void tenants_init(tenants *t) {
+void tenants_init(tenant_registry *t) {
     memset(t, 0, sizeof *t);
     list_init(&t->all);
 }
 
-void tenants_fini(tenants *t) {
+void tenants_fini(tenant_registry *t) {
     if (!t->all.next) return;
     LIST_EACH_SAFE(link, &t->all) {
         list_remove(link);
-        free(LIST_ENTRY(link, tenant, link));
+        free(LIST_ENTRY(link, tenant_account, link));
     }
     token_table_fini(&t->tokens);
     free(t->owners);
     t->owners = NULL;
 }
 
-static tenant *find(const tenants *t, const char *name) {
+static tenant_account *find(const tenant_registry *t, const char *name) {
     LIST_EACH(link, &t->all) {
-        tenant *one = LIST_ENTRY(link, tenant, link);
+        tenant_account *one = LIST_ENTRY(link, tenant_account, link);
         if (strcmp(one->name, name) == 0) return one;
     }
     return NULL;
 }
 
-static tenant *find_or_add(tenants *t, const char *name) {
-    tenant *one = find(t, name);
+static tenant_account *find_or_add(tenant_registry *t, const char *name) {
+    tenant_account *one = find(t, name);
     if (one || !(one = calloc(1, sizeof *one))) return one;
     memcpy(one->name, name, strlen(name) + 1);
     scheduler_tenant_init(&one->schedule, 1, 0);
@@ -42,18 +42,18 @@ static void widen(token_quota *quota, const token_quota *by) {
     if (by->queued > quota->queued) quota->queued = by->queued;
 }
 
-ckks_status tenants_replace(tenants *t, token_table *table, ckks_error *err) {
-    tenant **owners = calloc(table->count + 1, sizeof(tenant *));
+ckks_status tenants_replace(tenant_registry *t, token_table *table, ckks_error *err) {
+    tenant_account **owners = calloc(table->count + 1, sizeof(tenant_account *));
     if (!owners) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "tokens", "out of memory");
     for (size_t i = 0; i < table->count; i++)
         if (!(owners[i] = find_or_add(t, table->entries[i].tenant))) {
             free(owners);
             return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "tokens", "out of memory");
         }
-    LIST_EACH(link, &t->all) LIST_ENTRY(link, tenant, link)->quota = (token_quota){0};
+    LIST_EACH(link, &t->all) LIST_ENTRY(link, tenant_account, link)->quota = (token_quota){0};
     for (size_t i = 0; i < table->count; i++) widen(&owners[i]->quota, &table->entries[i].quota);
     LIST_EACH(link, &t->all) {
-        tenant *one = LIST_ENTRY(link, tenant, link);
+        tenant_account *one = LIST_ENTRY(link, tenant_account, link);
         one->schedule.items_max = one->quota.queued;
     }
     token_table_fini(&t->tokens);
@@ -63,7 +63,8 @@ ckks_status tenants_replace(tenants *t, token_table *table, ckks_error *err) {
     return CKKS_OK;
 }
 
-ckks_status tenants_verify(tenants *t, tenant **out, const char *token, uint32_t scope, ckks_error *err) {
+ckks_status tenants_verify(tenant_registry *t, tenant_account **out, const char *token, uint32_t scope,
+                           ckks_error *err) {
     char names[64];
     const token_entry *entry = token_table_verify(&t->tokens, token);
     if (!entry) return ckks_error_set(err, CKKS_AUTH, "token", "the token is missing, unknown or wrong");
@@ -74,6 +75,6 @@ ckks_status tenants_verify(tenants *t, tenant **out, const char *token, uint32_t
     return CKKS_OK;
 }
 
-uint32_t tenants_count(const tenants *t) {
+uint32_t tenants_count(const tenant_registry *t) {
     return list_count(&t->all);
 }

@@ -41,7 +41,7 @@ struct transport;
 
 /* One context. `link` and `owner` are the owner's while it handles. */
 typedef struct transport_context {
-    list link;
+    list_node link;
     void *owner;
     uint32_t pipe;
     transport_kind kind;
