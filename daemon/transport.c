@@ -90,6 +90,7 @@ static void mark_for_close(transport *t, uint32_t id) {
 static void received(transport_context *context) {
     transport *t = context->transport;
     nng_msg *message = nng_aio_get_msg(context->aio);
+    nng_aio_set_msg(context->aio, NULL);
     context->pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(message));
     context->state = CONTEXT_HANDLING;
     touch_pipe(t, context->pipe);
@@ -378,10 +379,12 @@ void transport_stop(transport *t) {
         for (uint32_t i = 0; i < t->sockets[k].context_count; i++) {
             transport_context *context = &t->sockets[k].contexts[i];
             nng_aio_stop(context->aio);
-            if (context->state == CONTEXT_RECEIVING && nng_aio_result(context->aio) == 0)
-                nng_msg_free(nng_aio_get_msg(context->aio)); /* arrived, never looked at */
-            else if (context->state == CONTEXT_SENDING && nng_aio_result(context->aio) != 0)
-                nng_msg_free(nng_aio_get_msg(context->aio));
+            /* a request that arrived and was never looked at, or a reply that was not taken */
+            nng_msg *message = context->state == CONTEXT_CLOSED ? NULL : nng_aio_get_msg(context->aio);
+            const bool is_ours = (context->state == CONTEXT_RECEIVING && nng_aio_result(context->aio) == 0) ||
+                                 (context->state == CONTEXT_SENDING && nng_aio_result(context->aio) != 0);
+            if (message && is_ours) nng_msg_free(message);
+            nng_aio_set_msg(context->aio, NULL);
             context->state = CONTEXT_CLOSED;
         }
 }
@@ -416,5 +419,7 @@ void transport_close(transport *t) {
     }
     free(t->pipes);
     pthread_mutex_destroy(&t->lock);
-    memset(t, 0, sizeof *t);
+    for (int k = 0; k < TRANSPORT_KINDS; k++) t->sockets[k] = (transport_socket){0};
+    t->pipes = NULL, t->pipe_capacity = 0;
+    t->is_initialised = false; /* the sweep timer stays with the loop until that is closed */
 }
