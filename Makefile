@@ -47,7 +47,7 @@ CFLAGS_GEN = $(CFLAGS_ALL) -Wno-error -w
 LIBS_KERNELS := -lsodium -lcrypto -lm
 LIBS_PROTO := -lprotobuf-c
 LIBS_CLIENT := -lnng -lz
-LIBS_DAEMON := -lnng -luv -lmicrohttpd -lsqlite3 -linih $(if $(HAVE_SYSTEMD),-lsystemd)
+LIBS_DAEMON = -lnng -luv -lmicrohttpd -lsqlite3 -linih $(if $(HAVE_SYSTEMD),-lsystemd)
 HAVE_SYSTEMD := $(shell $(PKG_CONFIG) --exists libsystemd 2>/dev/null && echo 1)
 ifneq ($(HAVE_SYSTEMD),)
   CFLAGS_ALL += -DHAVE_SYSTEMD
@@ -101,7 +101,9 @@ UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 CONFORMANCE_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(CONFORMANCE_SRC))
 FUZZ_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(FUZZ_SRC))
 PROGRAMS := $(if $(wildcard daemon/main.c),$(CKKSD)) $(if $(CTL_SRC),$(CKKSCTL)) $(if $(CLIENT_SRC),$(LIBCLIENT_SO))
-TEST_BINARIES := $(UNIT_BIN) $(CONFORMANCE_BIN) $(FUZZ_BIN)
+# the daemon with its injected faults, for integration tests
+CKKSD_FAULT := $(if $(wildcard daemon/main.c),$(B)/tests/ckksd-fault)
+TEST_BINARIES := $(UNIT_BIN) $(CONFORMANCE_BIN) $(FUZZ_BIN) $(CKKSD_FAULT)
 
 .PHONY: help
 help: ## list what this Makefile can do
@@ -175,6 +177,7 @@ install: all ## install under PREFIX (/usr/local), honouring DESTDIR
 	install -Dm644 client/include/ckksclient.h $(DESTDIR)$(PREFIX)/include/ckksclient.h
 	test -e $(DESTDIR)/etc/ckksd/ckksd.conf || install -Dm640 config/ckksd.conf $(DESTDIR)/etc/ckksd/ckksd.conf
 	sed 's|@PREFIX@|$(PREFIX)|' deploy/systemd/ckksd.service | install -Dm644 /dev/stdin $(DESTDIR)/lib/systemd/system/ckksd.service
+	install -Dm644 deploy/systemd/ckksd.sysusers $(DESTDIR)/usr/lib/sysusers.d/ckksd.conf
 
 .PHONY: clean
 clean: ## remove build/
@@ -242,6 +245,10 @@ $(LIBCLIENT_SO): $(LIBCLIENT) $(LIBPROTO) $(LIBCKKS)
 	$(Q)$(CC) -shared -Wl,-soname,libckksclient.so.0 -Wl,--whole-archive $(LIBCLIENT) -Wl,--no-whole-archive \
 	    $(LIBPROTO) $(LIBCKKS) $(LDFLAGS_ALL) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
 $(CKKSD): $(call obj,daemon/main.c) $(LIBDAEMON) $(LIBPROTO) $(LIBCKKS)
+	@echo "  LD  $@"
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_DAEMON) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
+$(B)/tests/ckksd-fault: $(patsubst %.c,$(B)/fault/%.o,daemon/main.c $(DAEMON_SRC)) $(LIBPROTO) $(LIBCKKS_FAULT)
+	@mkdir -p $(@D)
 	@echo "  LD  $@"
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_DAEMON) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
 $(CKKSCTL): $(call obj,$(CTL_SRC)) $(LIBCOMPILE) $(LIBCLIENT) $(LIBPROTO) $(LIBCKKS)

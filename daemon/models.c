@@ -197,6 +197,7 @@ static void on_captured(loop_event *event) {
     if (mine->job.rc != CKKS_OK && m->error.code == CKKS_OK) m->error = mine->job.err;
     if (mine->job.rc == CKKS_DEVICE_ERROR) server_quarantine(s, mine->job.slot, mine->job.err.message);
     if (--m->slot_jobs_pending > 0) return;
+    workload_self_test_end(m->workload);
     if (m->error.code == CKKS_OK) {
         m->state = MODEL_READY;
         log_write(LOG_LEVEL_NOTICE, "event=model_ready model=%s version=%s slots=%u", m->name, m->version,

@@ -19,6 +19,13 @@
 #define HEADER_ARENA_BYTES (512u << 10)
 #define INPUT_ARENA_BYTES  (2u << 20)
 
+/* Parsed messages are larger than packed ones, but by a bounded factor; a small message gets a small arena,
+ * since the arena is zeroed each time. */
+static size_t arena_bytes(size_t packed_bytes, size_t limit) {
+    const size_t wanted = 4096 + 64 * packed_bytes;
+    return wanted < limit ? wanted : limit;
+}
+
 /* ---- answering ---- */
 
 static void count_answer(const request *r) {
@@ -144,9 +151,9 @@ void request_lost(transport_context *context) {
 /* ---- the front ---- */
 
 static ckks_status read_header(request *r, ckks_error *err) {
-    ckks_status rc =
-        message_unpack((ProtobufCMessage **)&r->header, &ckksd__v1__request_header__descriptor,
-                       r->frame.header, r->frame.header_bytes, HEADER_ARENA_BYTES, "header", err);
+    ckks_status rc = message_unpack((ProtobufCMessage **)&r->header, &ckksd__v1__request_header__descriptor,
+                                    r->frame.header, r->frame.header_bytes,
+                                    arena_bytes(r->frame.header_bytes, HEADER_ARENA_BYTES), "header", err);
     if (rc != CKKS_OK) return rc;
     if (r->header->has_request_id) {
         if (r->header->request_id.len != sizeof r->id)
@@ -236,7 +243,8 @@ static ckks_status check(request *r, transport_context *context, bool *must_clos
     set_deadline(r);
     if ((rc = server_accepts(r->server, r->method, err)) != CKKS_OK) return rc;
     return message_unpack(&r->input, r->method->descriptor->input, r->header->payload.data,
-                          r->header->payload.len, INPUT_ARENA_BYTES, "payload", err);
+                          r->header->payload.len, arena_bytes(r->header->payload.len, INPUT_ARENA_BYTES),
+                          "payload", err);
 }
 
 static void closure(const ProtobufCMessage *payload, void *r) {

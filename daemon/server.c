@@ -128,6 +128,8 @@ static void on_recovered(loop_event *event) {
     server *s = mine->server;
     slot *where = mine->job.slot;
     slot_job_finished(&mine->job);
+    for (uint32_t i = 0; i < mine->model_count; i++)
+        if (mine->models[i]->workload) workload_self_test_end(mine->models[i]->workload);
     if (mine->job.rc != CKKS_OK) {
         log_error(LOG_LEVEL_ERROR, "slot_lost", &mine->job.err);
         slot_set_state(where, SLOT_LOST);

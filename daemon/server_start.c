@@ -29,22 +29,21 @@ static void line(const char *what, uint64_t bytes) {
 void server_print_memory(const server *s) {
     const config *c = &s->config;
     device_memory_account account;
-    uint64_t weights = 0, retained = 0, staging = 0, dropped = 0;
+    uint64_t weights = 0, programs = 0, staging = 0;
     const uint64_t pipes = c->pipes_max, contexts = c->requests_max + SPARE_CONTEXTS;
     device_memory(s->device, &account);
     LIST_EACH(link, &s->models.all) {
         const model *m = LIST_ENTRY(link, model, link);
         if (m->state != MODEL_CAPTURING && m->state != MODEL_READY) continue;
         weights += m->memory.weights_bytes;
-        retained += m->memory.inputs_bytes + m->memory.outputs_bytes;
+        programs += m->memory.program_bytes;
         staging += m->memory.staging_bytes;
     }
-    (void)dropped;
     const uint64_t arenas = s->slots.count * c->arena_bytes;
-    const uint64_t kept = s->slots.count * retained;
+    const uint64_t kept = s->slots.count * programs;
     line("device: weights", weights);
     line("device: slot arenas", arenas);
-    line("device: inputs and outputs of programs", kept);
+    line("device: programs of all slots", kept);
     line("device: key sets (resident_bytes)", c->resident_bytes);
     line("device: total", weights + arenas + kept + c->resident_bytes);
     line("device: has", account.bytes_max);
