@@ -63,11 +63,10 @@ ckks_status cpu_event_synchronize(void *event, ckks_error *err);
 bool cpu_event_is_complete(void *event);
 uint64_t cpu_event_elapsed_ns(const void *from, const void *to);
 
-#ifdef CKKS_FAULT_INJECTION
-/* the next thread creation (once), or mutex or condition variable initialisation number nth, fails */
+/* Builds with CKKS_FAULT_INJECTION only: the next thread creation fails, once; the nth initialisation of a
+ * mutex or condition variable from now fails (0 = none). */
 void cpu_fault_thread_create(void);
 void cpu_fault_sync_init(uint32_t nth);
-#endif
 /* pthread initialisers that tests can make fail; 0 on success */
 int cpu_mutex_init(pthread_mutex_t *mutex);
 int cpu_cond_init(pthread_cond_t *cond);

@@ -11,13 +11,17 @@
 static ckks_status fill_successors(cpu_graph *g, ckks_error *err) {
     uint64_t edges = 0;
     for (uint32_t i = 0; i < g->count; i++) edges += g->nodes[i].dependency_count;
-    if (edges > UINT32_MAX)
-        return ckks_error_set(err, CKKS_TOO_LARGE, "graph", "%llu dependencies", (unsigned long long)edges);
+    if (edges > UINT32_MAX) {
+        ckks_error_set(err, CKKS_TOO_LARGE, "graph", "%llu dependencies", (unsigned long long)edges);
+        return CKKS_TOO_LARGE;
+    }
     g->kernels = calloc((size_t)g->count + 1, sizeof(cpu_kernel));
     g->successor_begin = calloc((size_t)g->count + 2, sizeof *g->successor_begin);
     g->successors = malloc((edges + 1) * sizeof *g->successors);
-    if (!g->kernels || !g->successor_begin || !g->successors)
-        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "graph", "out of memory");
+    if (!g->kernels || !g->successor_begin || !g->successors) {
+        ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "graph", "out of memory");
+        return CKKS_RESOURCE_EXHAUSTED;
+    }
     for (uint32_t i = 0; i < g->count; i++)
         for (uint32_t k = 0; k < g->nodes[i].dependency_count; k++)
             g->successor_begin[g->nodes[i].dependencies[k] + 2]++;

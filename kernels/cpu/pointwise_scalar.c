@@ -27,11 +27,15 @@ static uint32_t piece_count(const device_tables *tables, kernel_basis basis) {
 static uint64_t *words_out(const kernel_poly *out, uint32_t component, const piece *p) {
     return poly_limb(out, component, p->limb, p->n) + p->begin;
 }
-/* the operand's words of the same prime; NULL where it lacks the component */
+/* the operand's words of the same prime */
 static const uint64_t *words_in(const kernel_poly *a, uint32_t component, const kernel_poly *out,
                                 const piece *p) {
-    if (component >= a->component_count) return NULL;
     return poly_limb(a, component, basis_find(a->basis, out->basis, p->limb), p->n) + p->begin;
+}
+/* NULL where the operand lacks the component */
+static const uint64_t *words_if_any(const kernel_poly *a, uint32_t component, const kernel_poly *out,
+                                    const piece *p) {
+    return component < a->component_count ? words_in(a, component, out, p) : NULL;
 }
 
 static void copy_block(uint64_t *out, const uint64_t *a) {
@@ -80,8 +84,8 @@ void cpu_add_scalar(const void *arguments) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         for (uint32_t c = 0; c < args->out.component_count; c++) {
             uint64_t *out = words_out(&args->out, c, &p);
-            const uint64_t *a = words_in(&args->a, c, &args->out, &p);
-            const uint64_t *b = words_in(&args->b, c, &args->out, &p);
+            const uint64_t *a = words_if_any(&args->a, c, &args->out, &p);
+            const uint64_t *b = words_if_any(&args->b, c, &args->out, &p);
             if (a && b)
                 add_block(out, a, b, p.m->value);
             else
@@ -98,8 +102,8 @@ void cpu_subtract_scalar(const void *arguments) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         for (uint32_t c = 0; c < args->out.component_count; c++) {
             uint64_t *out = words_out(&args->out, c, &p);
-            const uint64_t *a = words_in(&args->a, c, &args->out, &p);
-            const uint64_t *b = words_in(&args->b, c, &args->out, &p);
+            const uint64_t *a = words_if_any(&args->a, c, &args->out, &p);
+            const uint64_t *b = words_if_any(&args->b, c, &args->out, &p);
             if (a && b)
                 subtract_block(out, a, b, p.m->value);
             else if (a)

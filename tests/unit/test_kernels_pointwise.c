@@ -47,7 +47,7 @@ static operand operand_create(device_fixture *f, uint32_t components, kernel_bas
                               uint32_t pattern, prng *r) {
     const uint32_t limbs = basis_limb_count(b), stride = limbs + gap;
     operand o = {.poly = {NULL, components, stride, b}, .bytes = (uint64_t)components * stride * f->n * 8};
-    o.host = malloc(o.bytes);
+    o.host = malloc(o.bytes + 8); /* never 0 */
     memset(o.host, 0xa5, o.bytes);
     for (uint32_t c = 0; c < components; c++)
         for (uint32_t i = 0; i < limbs; i++) {
@@ -65,7 +65,7 @@ static operand operand_create(device_fixture *f, uint32_t components, kernel_bas
 static operand operand_output(device_fixture *f, uint32_t components, kernel_basis b, uint32_t gap) {
     operand o = {.poly = {NULL, components, basis_limb_count(b) + gap, b},
                  .bytes = (uint64_t)components * (basis_limb_count(b) + gap) * f->n * 8};
-    o.host = malloc(o.bytes);
+    o.host = malloc(o.bytes + 8); /* never 0 */
     o.poly.words = device_fixture_upload(f, NULL, o.bytes);
     return o;
 }
