@@ -433,9 +433,8 @@ static ckks_status capture(graph_program *program, int32_t warmup, const ckks_va
         return rc;
     pthread_mutex_lock(&slot->lock);
     rc = capture_steps(&run, stage, err);
-    if (rc != CKKS_OK) {
+    if (rc != CKKS_OK && program->memory.charged_bytes > 0)
         (void)stream_drain(slot->compute, NULL); /* before the reference buffers go */
-    }
     capture_fini(&run);
     program->epoch = slot->epoch;
     pthread_mutex_unlock(&slot->lock);

@@ -168,6 +168,7 @@ static void event_destroy(device_event **event) {
 void program_release_memory(graph_program *program) {
     program_memory *m = &program->memory;
     graph_slot *slot = program->slot;
+    if (m->charged_bytes == 0) return; /* was never admitted */
     pthread_mutex_lock(&slot->lock);
     if (m->random != NULL && program->config.uses_randomness)
         (void)device_fill(slot->compute, m->random, 0, sizeof *m->random, NULL); /* no key stays behind */

@@ -217,7 +217,10 @@ static void capture_refuses_bad_examples(void **state) {
     sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL),
            *far = sample_create(&second, 3, NULL);
     const ckks_value here[2] = {sample_value(a), sample_value(b)};
-    ckks_value shared[2] = {here[0], here[0]}, overlapping[2] = {here[0], here[0]},
+    void *block = NULL;
+    assert_ok(device_allocate(f.dev, &block, 2 * here[0].signature.bytes, MEMORY_RETAINED, NULL));
+    ckks_value shared[2] = {here[0], here[0]},
+               overlapping[2] = {{here[0].signature, block}, {here[1].signature, block}},
                away[2] = {here[0], sample_value(far)};
     overlapping[1].words += 8;                 /* by some words */
     ckks_value hidden[2] = {here[0], away[1]}; /* says it is here and is not */
@@ -234,7 +237,7 @@ static void capture_refuses_bad_examples(void **state) {
         {-1, here, f.keys, CKKS_INVALID_ARGUMENT, "warmup"},
         {0, NULL, f.keys, CKKS_INVALID_ARGUMENT, "inputs"},
         {0, shared, f.keys, CKKS_ALIASING, "input 1"},
-        {0, overlapping, f.keys, CKKS_INVALID_ARGUMENT, "input 1"}, /* leaves its allocation */
+        {0, overlapping, f.keys, CKKS_ALIASING, "input 1"},
         {0, away, f.keys, CKKS_SIGNATURE_MISMATCH, "device"},
         {0, hidden, f.keys, CKKS_INVALID_ARGUMENT, "input 1"},
         {0, on_host, f.keys, CKKS_INVALID_ARGUMENT, "input 1"},
@@ -256,6 +259,7 @@ static void capture_refuses_bad_examples(void **state) {
     assert_status(graph_program_capture(t.program, 1, here, f.keys, NULL), CKKS_FAILED_PRECONDITION);
     assert_works(&t, a, b);
     test_program_fini(&t);
+    device_free(f.dev, block);
     sample_destroy(a), sample_destroy(b), sample_destroy(far);
     program_fixture_close(&second);
     program_fixture_close(&f);
