@@ -123,7 +123,7 @@ static ckks_status input_check(const evaluator *ev, const chebyshev_plan *plan, 
         return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "limb_count",
                               "the polynomial is scheduled for level %u, the value is at level %u",
                               plan->level_in, value_level(a));
-    if (memcmp(&plan->scale_in, &a->signature.scale, sizeof plan->scale_in) != 0)
+    if (!scale_equal(plan->scale_in, a->signature.scale))
         return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "scale", "%a and %a differ", plan->scale_in,
                               a->signature.scale);
     return plan->product_count ? key_check(ev, relin_key, "relin_key", err) : CKKS_OK;

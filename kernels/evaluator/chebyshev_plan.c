@@ -212,22 +212,22 @@ static double plan_cost(const chebyshev_plan *p) {
     return cost;
 }
 
+static void mark_use(chebyshev_plan *p, uint32_t value, uint32_t step) {
+    if (value)
+        p->steps[value - 1].last_use = step;
+    else
+        p->input_last_use = step;
+}
+
 static void find_last_uses(chebyshev_plan *p) {
-    p->relin_level = 0;
     for (uint32_t i = 0; i < p->step_count; i++) {
         chebyshev_step *s = &p->steps[i];
         s->last_use = i;
         if (s->product_count && s->level > p->relin_level) p->relin_level = s->level;
-        for (uint32_t k = 0; k < s->term_count + 2 * s->product_count; k++) {
-            const chebyshev_product *product =
-                &p->products[s->first_product + (k < s->term_count ? 0 : (k - s->term_count) / 2)];
-            const uint32_t value = k < s->term_count         ? p->terms[s->first_term + k].value
-                                   : (k - s->term_count) % 2 ? product->right
-                                                             : product->left;
-            if (value)
-                p->steps[value - 1].last_use = i;
-            else
-                p->input_last_use = i;
+        for (uint32_t k = 0; k < s->term_count; k++) mark_use(p, p->terms[s->first_term + k].value, i);
+        for (uint32_t k = 0; k < s->product_count; k++) {
+            mark_use(p, p->products[s->first_product + k].left, i);
+            mark_use(p, p->products[s->first_product + k].right, i);
         }
     }
 }

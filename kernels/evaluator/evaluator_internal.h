@@ -9,6 +9,8 @@
 #include "kernels/scheme/encoder.h"
 #include "kernels/scheme/internal.h"
 
+#include <string.h>
+
 static inline const ckks_params *evaluator_params(const evaluator *ev) {
     return context_params(ev->context);
 }
@@ -78,6 +80,13 @@ ckks_status key_switch_into(evaluator *ev, ckks_value *out, const ckks_value *a,
                             uint32_t kept_count, uint32_t key, uint32_t galois_element, bool with_rescale,
                             ckks_error *err);
 
+/* scales are compared bit for bit */
+static inline bool scale_equal(double a, double b) {
+    uint64_t x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    return x == y;
+}
 /* RN(scale / q_level) */
 static inline double scale_rescaled(const ckks_params *params, double scale, uint32_t level) {
     return scale / (double)params->prime[level];

@@ -43,7 +43,7 @@ ckks_status value_check_pair(const ckks_value *a, const ckks_value *b, bool with
     const value_signature *x = &a->signature, *y = &b->signature;
     if (x->batch_count != y->batch_count) return mismatch("batch_count", x->batch_count, y->batch_count, err);
     if (x->limb_count != y->limb_count) return mismatch("limb_count", x->limb_count, y->limb_count, err);
-    if (with_scale && memcmp(&x->scale, &y->scale, sizeof x->scale) != 0)
+    if (with_scale && !scale_equal(x->scale, y->scale))
         return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "scale", "%a and %a differ", x->scale, y->scale);
     return CKKS_OK;
 }

@@ -240,7 +240,7 @@ ckks_status workspace_plan_create(workspace_plan **out, const workspace *plannin
     if (node_count > WORKSPACE_NODES_MAX)
         return ckks_error_set(err, CKKS_TOO_LARGE, "graph", "%u launches; at most %u can be planned",
                               node_count, WORKSPACE_NODES_MAX);
-    const graph_node **nodes = calloc((size_t)node_count + 1, sizeof *nodes);
+    const graph_node **nodes = calloc((size_t)node_count + 1, sizeof(void *));
     if (!nodes) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "workspace", "no memory");
     for (uint32_t i = 0; i < node_count; i++) nodes[i] = device_graph_node(graph, i);
     const ckks_status rc = workspace_plan_from_nodes(out, buffers, buffer_count, nodes, node_count, err);

@@ -55,7 +55,7 @@ static double check(uint32_t degree, uint32_t parity, uint32_t batch, double sca
     host_value v;
     ckks_error err = {0};
     for (uint32_t i = 0; i <= degree; i++)
-        c[i] = parity == 0 || i % 2 == parity % 2 ? prng_symmetric(&f.r) / (1 + i / 4) : 0;
+        c[i] = parity == 0 || i % 2 == parity % 2 ? prng_symmetric(&f.r) / (1 + 0.25 * i) : 0;
     if (c[degree] == 0) c[degree] = 0.25;
     for (size_t i = 0; i < (size_t)batch * f.slot_count; i++) y[i] = clenshaw(c, degree, x[i]);
     if (chebyshev_plan_create(&t.plan, f.on.params, c, degree, LEVEL, scale_in, scale_out, &err) != CKKS_OK)
