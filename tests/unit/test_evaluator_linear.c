@@ -290,6 +290,160 @@ static void a_transform_that_cannot_be_uploaded_leaves_nothing(void **state) {
     free(t);
 }
 
+/* ---- the words, by the definition: one launch per term, and the sums one by one ---- */
+
+typedef struct by_definition {
+    const transform *t;
+    uint64_t *digits, *steps, *scaled, *sum, *acc, *scratch;
+    uint32_t limbs, limbs_qp;
+    uint64_t component; /* words of one component over QP */
+    kernel_basis q, qp;
+} by_definition;
+
+/* to[2][limb of QP] = KEY_PRODUCT(digits, step), plus P * rot(add) where given */
+static void switched(const by_definition *d, uint64_t *to, galois_step step, const uint64_t *add) {
+    const kernel_key_product_args args = {
+        .tables = f.on.tables,
+        .out = to,
+        .out_count = 1,
+        .level = d->t->level,
+        .digits = d->digits,
+        .digits_count = 1,
+        .add = add,
+        .add_stride = d->limbs,
+        .keys = f.table_device,
+        .key_count = f.key_count,
+        .item_count = 1,
+        .uniform = {.key = step.key, .galois_element = step.galois_element},
+    };
+    device_fixture_launch(&f.on, KERNEL_KEY_PRODUCT, &args);
+}
+
+static void decomposed(const by_definition *d, const uint64_t *polynomial) {
+    const kernel_mod_up_args args = {.tables = f.on.tables,
+                                     .out = d->digits,
+                                     .a = {(uint64_t *)(uintptr_t)polynomial, 1, d->limbs, d->q},
+                                     .batch_count = 1,
+                                     .scratch = d->scratch};
+    device_fixture_launch(&f.on, KERNEL_MOD_UP, &args);
+}
+
+static void divided(const by_definition *d, kernel_poly out, kernel_poly in, bool with_rescale) {
+    const kernel_mod_down_args args = {.tables = f.on.tables,
+                                       .out = out,
+                                       .a = in,
+                                       .add_galois_element = 1,
+                                       .batch_count = 1,
+                                       .with_rescale = with_rescale,
+                                       .scratch = d->scratch};
+    device_fixture_launch(&f.on, KERNEL_MOD_DOWN, &args);
+}
+
+static kernel_poly over_qp(const by_definition *d, uint64_t *words, uint32_t components) {
+    return (kernel_poly){words, components, d->limbs_qp, d->qp};
+}
+
+static void added(const by_definition *d, uint64_t *to, uint64_t *what, uint32_t components) {
+    const kernel_binary_args args = {f.on.tables, over_qp(d, to, components), over_qp(d, to, components),
+                                     over_qp(d, what, components)};
+    device_fixture_launch(&f.on, KERNEL_ADD, &args);
+}
+
+/* U_b into d->steps */
+static void baby_step(const by_definition *d, galois_step step) {
+    const uint64_t *x0 = d->t->a.words, *x1 = x0 + (uint64_t)d->limbs * f.on.n;
+    if (step.galois_element != 1) {
+        decomposed(d, x1);
+        switched(d, d->steps, step, x0);
+        return;
+    }
+    kernel_scalars_args args = {.tables = f.on.tables,
+                                .out = {d->steps, 2, d->limbs_qp, d->q},
+                                .a = {d->t->a.words, 2, d->limbs, d->q}};
+    uint64_t shoup;
+    for (uint32_t j = 0; j < d->limbs; j++) context_p_product(f.on.context, j, &args.scalar[j], &shoup);
+    assert_int_equal(device_fill(f.on.stream, d->steps, 0, 2 * d->component * sizeof(uint64_t), NULL),
+                     CKKS_OK);
+    device_fixture_launch(&f.on, KERNEL_MULTIPLY_SCALARS, &args);
+}
+
+/* acc += what giant step g makes of V_g in d->sum */
+static void giant_step(const by_definition *d, galois_step step) {
+    if (step.galois_element == 1) {
+        added(d, d->acc, d->sum, 2);
+        return;
+    }
+    const kernel_automorphism_args rotate = {f.on.tables, over_qp(d, d->scaled, 1), over_qp(d, d->sum, 1),
+                                             step.galois_element};
+    device_fixture_launch(&f.on, KERNEL_AUTOMORPHISM, &rotate);
+    added(d, d->acc, d->scaled, 1);
+    const kernel_poly down = {d->steps, 1, d->limbs, d->q};
+    divided(d, down, over_qp(d, d->sum + d->component, 1), false);
+    decomposed(d, d->steps);
+    switched(d, d->scaled, step, NULL);
+    added(d, d->acc, d->scaled, 2);
+}
+
+static void transform_by_definition(const by_definition *d, uint64_t *out) {
+    const uint64_t pair_bytes = 2 * d->component * sizeof(uint64_t);
+    assert_int_equal(device_fill(f.on.stream, d->acc, 0, pair_bytes, NULL), CKKS_OK);
+    for (uint32_t g = 0; g < d->t->giant_count; g++) {
+        bool has_term = false;
+        assert_int_equal(device_fill(f.on.stream, d->sum, 0, pair_bytes, NULL), CKKS_OK);
+        for (uint32_t i = 0; i < d->t->term_count; i++) {
+            const linear_transform_term *term = &d->t->terms[i];
+            if (term->giant != g) continue;
+            baby_step(d, d->t->babies[term->baby]);
+            const kernel_binary_args args = {f.on.tables, over_qp(d, d->scaled, 2), over_qp(d, d->steps, 2),
+                                             over_qp(d, term->plain, 1)};
+            device_fixture_launch(&f.on, KERNEL_MULTIPLY_PLAIN, &args);
+            added(d, d->sum, d->scaled, 2);
+            has_term = true;
+        }
+        if (has_term) giant_step(d, d->t->giants[g]);
+    }
+    const uint32_t limbs_out = d->limbs - (d->t->with_rescale ? 1 : 0);
+    const kernel_poly to = {out, 2, limbs_out, {0, limbs_out, 0}};
+    divided(d, to, over_qp(d, d->acc, 2), d->t->with_rescale);
+}
+
+static void a_transform_writes_the_words_of_its_definition(void **state) {
+    (void)state;
+    for (uint32_t round = 0; round < 2; round++) {
+        transform *t = transform_new(64, round == 0);
+        t->baby_steps[0] = 1, t->baby_steps[1] = 0, t->baby_steps[2] = -3;
+        t->giant_steps[0] = 8, t->giant_steps[1] = 0, t->giant_steps[2] = -16;
+        t->baby_count = t->giant_count = 3;
+        for (uint32_t i = 0; i < 9; i++)
+            if (i != 4) add_term(t, i / 3, i % 3);
+        assert_int_equal(make(t, NULL), CKKS_OK);
+        double *x = evaluator_fixture_slots(&f, 1, 1);
+        t->a = evaluator_fixture_encrypt(&f, x, NULL, 1, LEVEL, SCALE);
+        by_definition d = {.t = t,
+                           .limbs = LEVEL + 1,
+                           .limbs_qp = LEVEL + 1 + f.on.params->p_count,
+                           .q = {0, LEVEL + 1, 0},
+                           .qp = {0, LEVEL + 1, f.on.params->p_count}};
+        d.component = (uint64_t)d.limbs_qp * f.on.n;
+        uint64_t **const buffers[] = {&d.digits, &d.steps, &d.scaled, &d.sum, &d.acc, &d.scratch};
+        for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
+            *buffers[i] = evaluator_fixture_upload(&f, NULL, 8 * d.component * sizeof(uint64_t));
+        host_value v;
+        assert_int_equal(evaluator_fixture_run(&f, &v, 1, run, t, NULL), CKKS_OK);
+        uint64_t *out = evaluator_fixture_upload(&f, NULL, v.signature.bytes);
+        uint64_t *expected = malloc(v.signature.bytes);
+        assert_non_null(expected);
+        transform_by_definition(&d, out);
+        device_fixture_download(&f.on, expected, out, v.signature.bytes);
+        assert_memory_equal(v.words, expected, v.signature.bytes);
+        host_value_free(&v);
+        linear_transform_destroy(t->made);
+        free(expected);
+        free(x);
+        free(t);
+    }
+}
+
 /* ---- matrix product ---- */
 
 typedef struct product {
@@ -349,6 +503,7 @@ int main(void) {
         cmocka_unit_test(transforms_that_make_no_sense_are_refused),
         cmocka_unit_test(a_value_of_another_level_is_refused),
         cmocka_unit_test(a_transform_that_cannot_be_uploaded_leaves_nothing),
+        cmocka_unit_test(a_transform_writes_the_words_of_its_definition),
         cmocka_unit_test(a_matrix_times_a_batch_of_ciphertexts),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
