@@ -37,21 +37,15 @@ static void keys_free(resident_keys *keys) {
 
 static ckks_status check_requirement(const ckks_params *params, const key_requirement *is, uint32_t index,
                                      ckks_error *err) {
-    char field[32];
-    snprintf(field, sizeof field, "key %u", index);
-    if (is->kind != KEY_RELINEARISATION && is->kind != KEY_GALOIS && is->kind != KEY_PUBLIC)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "unknown key kind %u", is->kind);
-    if (is->level > params_level_max(params))
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "level %u of at most %u", is->level,
-                              params_level_max(params));
-    const uint32_t element = is->galois_element;
-    if (is->kind == KEY_GALOIS ? element % 2 == 0 || element < 3 || element >= 2 * params_n(params)
-                               : element != 0)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "Galois element %u", element);
-    return CKKS_OK;
+    ckks_error cause = {0};
+    char field[80];
+    const ckks_status rc = key_requirement_check(params, is, &cause);
+    if (rc == CKKS_OK) return CKKS_OK;
+    snprintf(field, sizeof field, "key %u, %.40s", index, cause.field);
+    return ckks_error_set(err, rc, field, "%s", cause.message);
 }
 
-/* Allocates every key; the words are not written yet. */
+/* An empty set with room for `count` keys. */
 static ckks_status keys_create(resident_keys **out, device *dev, const ckks_context *context, uint32_t count,
                                const uint8_t lineage[LINEAGE_BYTES], ckks_error *err) {
     if (out == NULL || dev == NULL || context == NULL || count == 0 || lineage == NULL)
