@@ -179,7 +179,7 @@ ckks_status graph_scale_input(ir_graph *out, const ir_graph *in, const double *f
         sparse *matrix;
         const uint32_t count = in->nodes[0].count, input = map[0];
         rc = sparse_gather(&matrix, in->memory, count, count, NULL, factor, err);
-        if (rc == CKKS_OK) rc = ir_linear(&map[0], out, input, matrix, NULL, in->nodes[0].source, err);
+        if (rc == CKKS_OK) rc = ir_linear(&map[0], out, input, matrix, NULL, ir_scaling, err);
     }
     if (rc != CKKS_OK) return rc;
     out->output = map[in->output];
@@ -193,7 +193,7 @@ ckks_status graph_scale_output(ir_graph *g, double factor, ckks_error *err) {
     if (!factors) return NO_MEMORY(err);
     for (uint32_t i = 0; i < count; i++) factors[i] = factor;
     ckks_status rc = sparse_gather(&matrix, g->memory, count, count, NULL, factors, err);
-    if (rc == CKKS_OK) rc = ir_linear(&g->output, g, from, matrix, NULL, g->nodes[from].source, err);
+    if (rc == CKKS_OK) rc = ir_linear(&g->output, g, from, matrix, NULL, ir_scaling, err);
     return rc == CKKS_OK ? ir_fold(g, err) : rc;
 }
 

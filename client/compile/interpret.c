@@ -11,7 +11,7 @@ static ckks_status evaluate_node(const onnx_model *m, const model_node *node, bo
                                  tensor *values, arena *memory, ckks_error *err) {
     evaluation e = {.model = m, .node = node, .memory = memory, .scores_only = scores_only};
     if (!node->op) return CKKS_OK;
-    e.count_max = TENSOR_ELEMENTS_MAX;
+    e.count_max = COMPUTED_MAX;
     for (uint32_t k = 0; k < node->input_count; k++) {
         if (node->inputs[k] == MODEL_NONE) continue;
         e.in[k] = &values[node->inputs[k]];

@@ -5,6 +5,8 @@
 
 #define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the compiler's graph")
 
+const char ir_scaling[] = "scaling";
+
 const char *ir_function_name(ir_function function) {
     switch (function) {
     case IR_RELU:
@@ -92,6 +94,8 @@ static ckks_status absorb(ir_graph *g, ir_node *node, const sparse *matrix, cons
     sparse_apply_add(node->bias, matrix, inner->bias);
     node->terms = terms;
     node->term_count += inner->term_count;
+    if (inner->source != ir_scaling)
+        node->source = inner->source; /* a bias or a factor is known by its layer */
     return CKKS_OK;
 }
 

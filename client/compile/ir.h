@@ -18,6 +18,9 @@
 typedef enum ir_kind { IR_INPUT = 1, IR_LINEAR, IR_PRODUCT, IR_ACTIVATION, IR_POLYNOMIAL } ir_kind;
 
 typedef enum ir_function { IR_RELU = 1, IR_SIGMOID, IR_TANH, IR_SILU } ir_function;
+/* the source of nodes that come from no ONNX node */
+extern const char ir_scaling[];
+
 const char *ir_function_name(ir_function function);
 double ir_function_value(ir_function function, double x);
 

@@ -354,7 +354,8 @@ ckks_status model_read(onnx_model **out, const void *bytes, size_t size, ckks_er
     onnx_model *m = calloc(1, sizeof *m);
     if (!m) return NO_MEMORY(err);
     m->score_value = MODEL_NONE;
-    m->memory.bytes_max = UINT64_C(4) << 30;
+    /* weights take twice their bytes; broadcasting must not make much of little */
+    m->memory.bytes_max = (UINT64_C(256) << 20) + UINT64_C(16) * size;
     sha256(m->digest, bytes, size);
     rc = message_unpack(&message, &onnx__model__descriptor, bytes, size, size * PARSE_FACTOR + PARSE_MINIMUM,
                         "ONNX model", err);

@@ -1,6 +1,8 @@
 /* Gemm and MatMul with one constant factor: dense layers. */
 #include "client/compile/operator.h"
 
+#define PRODUCT_WORK_MAX (UINT64_C(1) << 26) /* multiplications of one row */
+
 /* A product seen as matrices: y[m][n] = alpha * sum_k a[m][k] * b[k][n], each possibly stored transposed. */
 typedef struct product {
     uint32_t m, n, k;
@@ -27,18 +29,37 @@ static ckks_status gemm_product(product *p, const model_node *node, const tensor
                       tensor_text(b, text_b, sizeof text_b));
 }
 
-/* [..., k] x [k, n] or [k]; a vector on the left is one row. */
+/* [..., k] x [k, n] or [k]; axes before the last two of the right side must be 1; a vector on the left is one
+ * row. */
 static ckks_status matmul_product(product *p, const model_node *node, const tensor *a, const tensor *b,
                                   ckks_error *err) {
     char text_a[80], text_b[80];
     const uint32_t k = a->rank ? a->dims[a->rank - 1] : 0;
-    if (k && (b->rank == 1 || b->rank == 2) && b->dims[0] == k) {
-        *p = (product){.m = a->count / k, .n = b->rank == 2 ? b->dims[1] : 1, .k = k, .alpha = 1.0};
+    const uint32_t n = b->rank > 1 ? b->dims[b->rank - 1] : 1;
+    if (k && b->rank && b->count == (uint64_t)k * n && b->dims[b->rank > 1 ? b->rank - 2 : 0] == k) {
+        *p = (product){.m = a->count / k, .n = n, .k = k, .alpha = 1.0};
         set_sides(p, false, false);
         return CKKS_OK;
     }
     return node_error(node, err, "cannot multiply %s by %s", tensor_text(a, text_a, sizeof text_a),
                       tensor_text(b, text_b, sizeof text_b));
+}
+
+/* the left side's axes but the last, led by ones to the longer rank, then n */
+static uint32_t matmul_shape(int64_t dims[TENSOR_RANK_MAX], const tensor *a, const tensor *b, uint32_t n) {
+    uint32_t rank = 0;
+    for (uint32_t i = a->rank > 2 ? a->rank : 2; i < b->rank; i++) dims[rank++] = 1;
+    for (uint32_t i = 0; i + 1 < a->rank; i++) dims[rank++] = a->dims[i];
+    if (b->rank > 1) dims[rank++] = n;
+    return rank;
+}
+
+/* a small file must not be able to ask for hours of work */
+static ckks_status check_work(const product *p, const model_node *node, ckks_error *err) {
+    const uint64_t results = (uint64_t)p->m * p->n;
+    if (results <= PRODUCT_WORK_MAX && results * p->k <= PRODUCT_WORK_MAX) return CKKS_OK;
+    return ckks_error_set(err, CKKS_TOO_LARGE, node->label, "a product of %u x %u by %u x %u", p->m, p->k,
+                          p->k, p->n);
 }
 
 static ckks_status evaluate_product(evaluation *e, const product *p, const tensor *c, double beta) {
@@ -74,6 +95,7 @@ static ckks_status check_bias(const model_node *node, const tensor *y, const ten
 static ckks_status gemm_evaluate(evaluation *e, ckks_error *err) {
     product p;
     ckks_status rc = gemm_product(&p, e->node, e->in[0], e->in[1], err);
+    if (rc == CKKS_OK) rc = check_work(&p, e->node, err);
     if (rc != CKKS_OK) return rc;
     const int64_t dims[2] = {p.m, p.n};
     if ((rc = output_shape(e, 0, dims, 2, err)) != CKKS_OK) return rc;
@@ -86,11 +108,10 @@ static ckks_status matmul_evaluate(evaluation *e, ckks_error *err) {
     product p;
     const tensor *a = e->in[0], *b = e->in[1];
     ckks_status rc = matmul_product(&p, e->node, a, b, err);
+    if (rc == CKKS_OK) rc = check_work(&p, e->node, err);
     if (rc != CKKS_OK) return rc;
     int64_t dims[TENSOR_RANK_MAX];
-    uint32_t rank = 0;
-    for (uint32_t i = 0; i + 1 < a->rank; i++) dims[rank++] = a->dims[i];
-    if (b->rank == 2) dims[rank++] = p.n;
+    const uint32_t rank = matmul_shape(dims, a, b, p.n);
     if ((rc = output_shape(e, 0, dims, rank, err)) != CKKS_OK) return rc;
     return evaluate_product(e, &p, NULL, 0);
 }

@@ -30,11 +30,9 @@ ckks_status parameter_choose(parameter_choice *out, uint32_t *row, const paramet
     ckks_error gate = {0};
     for (; *row < sizeof menu / sizeof *menu; ++*row) {
         const menu_row *r = &menu[*row];
-        /* an insecure wish may take any chain of the menu at a smaller ring */
-        const uint32_t log_n = wish->log_n && wish->allow_insecure ? wish->log_n : r->log_n;
+        const uint32_t log_n = wish->log_n ? wish->log_n : r->log_n;
         ckks_error local = {0};
         if (r->depth_max < wish->depth || (uint64_t)1 << (log_n - 1) < wish->slot_count) continue;
-        if (wish->log_n && wish->log_n != log_n) continue;
         if (generate(out, r, log_n, wish->depth, &local) != CKKS_OK) continue;
         if (wish->allow_insecure) return CKKS_OK;
         if (params_gate(&out->params, wish->security_bits, &local) == CKKS_OK) return CKKS_OK;

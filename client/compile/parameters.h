@@ -18,13 +18,13 @@ typedef struct parameter_wish {
     uint32_t depth;         /* levels */
     uint32_t slot_count;    /* at least so many slots */
     uint32_t security_bits; /* 128, 192, 256 */
-    uint32_t log_n;         /* 0 = any */
+    uint32_t log_n;         /* 0 = the menu's; else any chain of the menu at this ring degree */
     bool allow_insecure;
 } parameter_wish;
 
 /* parameter_choose finds the first set from menu row *row on that has the depth, the slots and the security;
  * *row then is that row (add one to ask for the next). CKKS_NOT_FOUND when the menu ends;
- * CKKS_INSECURE_PARAMETERS when only the security gate is in the way of the wished log_n. */
+ * CKKS_INSECURE_PARAMETERS when only the security gate is in the way. */
 ckks_status parameter_choose(parameter_choice *out, uint32_t *row, const parameter_wish *wish,
                              ckks_error *err);
 
