@@ -388,8 +388,13 @@ ckksc_status ckksc_connect(ckksc_connection **out, const ckksc_connect_options *
     if (!out || !options || options->struct_bytes < sizeof *options) {
         rc = missing(&inner, "out or options");
     } else {
-        const rpc_config config = {options->address,    options->token,      options->ca_file,
-                                   options->connect_ms, options->timeout_ms, options->reply_bytes_max};
+        const rpc_config config = {options->address,
+                                   options->token,
+                                   options->ca_file,
+                                   options->connect_ms,
+                                   options->timeout_ms,
+                                   options->reply_bytes_max,
+                                   0};
         rc = rpc_connect(&c, &config, &inner);
     }
     if (out) *out = (ckksc_connection *)c;

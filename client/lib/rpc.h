@@ -26,6 +26,7 @@
 #define RPC_TOKEN_MAX          1024u
 #define RPC_TIMEOUT_MS         60000u
 #define RPC_CONNECT_MS         5000u
+#define RPC_ATTEMPT_MS         10000u
 #define RPC_CONTROL_BYTES_MAX  (16u << 20)
 #define RPC_BULK_BYTES_MAX     (256u << 20)
 #define RPC_KEY_PART_BYTES     (4u << 20)
@@ -39,6 +40,7 @@ typedef struct rpc_config {
     uint32_t connect_ms;      /* 0 = RPC_CONNECT_MS */
     uint32_t timeout_ms;      /* of a call, retries included; 0 = RPC_TIMEOUT_MS */
     uint64_t reply_bytes_max; /* of a bulk reply; 0 = RPC_BULK_BYTES_MAX */
+    uint32_t attempt_ms;      /* silence before a request is sent again, doubling; 0 = 10,000 */
 } rpc_config;
 
 typedef struct rpc_connection rpc_connection;

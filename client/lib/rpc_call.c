@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #define REQUEST_ID_BYTES 16u
-#define ATTEMPT_MS       10000u /* silence before the same bytes are sent again; doubles */
 #define RETRY_MS         200u
 #define RETRY_MS_MAX     5000u
 #define HEADER_ARENA     (1u << 20)
@@ -215,7 +214,7 @@ static ckks_status attempt_until_answered(rpc_reply *reply, call *c, ckks_error 
     nng_ctx ctx = NNG_CTX_INITIALIZER;
     nng_aio *aio = NULL;
     int nrc;
-    uint32_t attempt_ms = ATTEMPT_MS;
+    uint32_t attempt_ms = c->connection->attempt_ms;
     if ((nrc = nng_ctx_open(&ctx, c->socket->socket)) != 0) return no_answer(c, nrc, err);
     if ((nrc = nng_aio_alloc(&aio, NULL, NULL)) != 0) {
         rc = no_answer(c, nrc, err);

@@ -211,6 +211,7 @@ ckks_status rpc_connect(rpc_connection **out, const rpc_config *config, ckks_err
     pthread_mutex_init(&c->lock, NULL);
     c->connect_ms = config->connect_ms ? config->connect_ms : RPC_CONNECT_MS;
     c->timeout_ms = config->timeout_ms ? config->timeout_ms : RPC_TIMEOUT_MS;
+    c->attempt_ms = config->attempt_ms ? config->attempt_ms : RPC_ATTEMPT_MS;
     c->reply_bytes_max = config->reply_bytes_max ? config->reply_bytes_max : RPC_BULK_BYTES_MAX;
     if ((rc = copy_text(&c->token, config->token, err)) != CKKS_OK) goto out;
     if ((rc = copy_text(&c->ca_file, config->ca_file, err)) != CKKS_OK) goto out;

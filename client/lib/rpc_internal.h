@@ -20,7 +20,7 @@ struct rpc_connection {
     rpc_socket bulk; /* opened when first needed, under `lock` */
     char bulk_address[RPC_ADDRESS_MAX];
     char *token, *ca_file; /* owned; never NULL */
-    uint32_t connect_ms, timeout_ms;
+    uint32_t connect_ms, timeout_ms, attempt_ms;
     uint64_t reply_bytes_max;
     Ckksd__V1__ServerMetadataReply *server; /* owned */
     pthread_mutex_t lock;
