@@ -30,6 +30,7 @@ static const char *way_out(const ckks_error *err) {
     case CKKS_AUTH:
         return "give a token that the server knows: --token-file, or ckksctl profile --token-file FILE";
     case CKKS_PERMISSION_DENIED:
+        if (!strcmp(err->field, "method")) return "give the address of the control socket";
         return rpc_error_is_from_server(err)
                    ? "this token lacks the scope; the operator makes one with ckksctl token add"
                    : "";
@@ -204,11 +205,14 @@ void json_string(json_writer *j, const char *key, const char *value) {
         fputs("null", j->to);
 }
 void json_number(json_writer *j, const char *key, double value) {
+    char text[40] = "null";
     lead(j, key);
-    if (isfinite(value))
-        fprintf(j->to, "%.17g", value);
-    else
-        fputs("null", j->to);
+    /* the shortest text that reads back as the same number */
+    for (int digits = 15; isfinite(value) && digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    fputs(text, j->to);
 }
 void json_integer(json_writer *j, const char *key, uint64_t value) {
     lead(j, key);
