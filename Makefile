@@ -21,7 +21,7 @@ DEBUG ?=
 Q := $(if $(V),,@)
 
 # --- where things go: one folder per way of building, so that switching never mixes objects -------------------------
-FLAVOUR := $(notdir $(CC))$(if $(SANITIZER),-$(SANITIZER))$(if $(DEBUG),-debug)
+FLAVOUR := $(notdir $(CC))$(if $(SANITIZER),-$(SANITIZER))$(if $(DEBUG),-debug)$(if $(FUZZING),-fuzz)
 B := build/$(FLAVOUR)
 GEN := $(B)/gen
 
@@ -38,6 +38,8 @@ ifneq ($(SANITIZER),)
   ifeq ($(SANITIZER),asan)
     SAN_FLAGS := -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
   endif
+  # libFuzzer is blind without coverage counters in the code under test
+  SAN_FLAGS += $(if $(FUZZING),-fsanitize=fuzzer-no-link)
   CFLAGS_ALL += $(SAN_FLAGS)
   LDFLAGS_ALL += $(SAN_FLAGS)
 endif
@@ -146,7 +148,7 @@ FUZZ_SECONDS ?= 60
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each
 	@$(MAKE) --no-print-directory CC=clang SANITIZER=asan FUZZING=1 fuzz-build
-	@B=build/clang-asan FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh
+	@B=build/clang-asan-fuzz FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh
 .PHONY: fuzz-build
 fuzz-build: $(patsubst tests/%.c,$(B)/libfuzzer/%,$(FUZZ_SRC))
 

@@ -2,7 +2,7 @@
 # Every libFuzzer target for FUZZ_SECONDS, from its committed corpus; new inputs stay in the build folder.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-B=${B:-build/clang-asan}
+B=${B:-build/clang-asan-fuzz}
 seconds=${FUZZ_SECONDS:-60}
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1
 passed=0 failed=0
