@@ -2,6 +2,7 @@
  * The sums over lists (DIAGONAL_SUM, PERMUTE_SUM, MATRIX_PRODUCT) against their definitions, one reduced term
  * at a time, on random and adversarial residues.
  */
+#include "kernels/cpu/permute_block.h"
 #include "tests/support/kernel_fixture.h"
 
 #include <setjmp.h>
@@ -176,8 +177,26 @@ static void matrix_product_is_the_clear_matrix_times_the_batch(void **state) {
     device_fixture_close(&f);
 }
 
+static void blocks_of_an_automorphism_follow_its_index_in_every_ring(void **state) {
+    (void)state;
+    prng r;
+    prng_init(&r, 11);
+    for (uint32_t log_n = CKKS_LOG_N_MIN; log_n <= CKKS_LOG_N_MAX; log_n++)
+        for (uint32_t round = 0; round < 8; round++) {
+            const uint32_t n = 1u << log_n, g = round ? 2 * (uint32_t)prng_below(&r, n) + 1 : 2 * n - 1;
+            for (uint32_t block = 0; block < n / PERMUTE_BLOCK; block += 1 + (uint32_t)prng_below(&r, 3)) {
+                uint8_t index[PERMUTE_BLOCK];
+                const uint32_t from = permute_block_fill(index, log_n, g, block);
+                for (uint32_t k = 0; k < PERMUTE_BLOCK; k++)
+                    assert_int_equal(from + index[k],
+                                     automorphism_index(log_n, g, block * PERMUTE_BLOCK + k));
+            }
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_of_an_automorphism_follow_its_index_in_every_ring),
         cmocka_unit_test(diagonal_sum_adds_products_of_its_items),
         cmocka_unit_test(permute_sum_adds_permuted_polynomials),
         cmocka_unit_test(matrix_product_is_the_clear_matrix_times_the_batch),
