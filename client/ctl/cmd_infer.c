@@ -10,7 +10,9 @@ typedef struct arguments {
     ctl_options common;
     const char *model;
     rows_source source;
-    const char *reference, *original;
+    const char *reference, *original, *output;
+    uint8_t key_set[32];
+    bool has_key_set;
     uint8_t pin[32];
     bool is_pinned, raw, use_public, summary_only;
     uint32_t concurrency;
@@ -26,7 +28,8 @@ enum {
     OPTION_PUBLIC,
     OPTION_SUMMARY,
     OPTION_ROWS,
-    OPTION_CONCURRENCY
+    OPTION_CONCURRENCY,
+    OPTION_KEY_SET
 };
 static const struct argp_option options[] = {
     {"rows", OPTION_ROWS, "N", 0, "the first N rows only", 0},
@@ -38,6 +41,9 @@ static const struct argp_option options[] = {
     {"raw", OPTION_RAW, 0, 0, "do not round results (see below)", 0},
     {"pin", OPTION_PIN, "DIGEST", 0, "refuse any other package than the one of this SHA-256", 0},
     {"public", OPTION_PUBLIC, 0, 0, "encrypt with the public key (results still need the secret one)", 0},
+    {"output", 'o', "FILE", 0, "where to save the result of an encrypted request file", 0},
+    {"key-set", OPTION_KEY_SET, "ID", 0, "with an encrypted request file: its owner's key set (64 digits)",
+     0},
     {"concurrency", OPTION_CONCURRENCY, "N", 0, "requests under way at a time (default 1)", 0},
     {0}};
 
@@ -81,6 +87,14 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
             argp_error(state, "--pin takes 64 hexadecimal digits");
         a->is_pinned = true;
         return 0;
+    case OPTION_KEY_SET:
+        if (!hex_decode(a->key_set, sizeof a->key_set, argument))
+            argp_error(state, "--key-set takes 64 hexadecimal digits");
+        a->has_key_set = true;
+        return 0;
+    case 'o':
+        a->output = argument;
+        return 0;
     case OPTION_ROWS:
         a->source.limit = number(state, argument, UINT32_MAX, "rows");
         return 0;
@@ -110,7 +124,8 @@ static const struct argp parser = {
     "Encrypt rows, have the server evaluate the model on them, decrypt and print the results.\v"
     "ROWS is CSV (columns are matched by name to the model's, in any order; others are ignored), .npy or IDX "
     "(gzip is "
-    "fine), or - for standard input. Values outside of the range that the model declares are refused before "
+    "fine), or - for standard input; or a request file of `ckksctl encrypt`, whose result -o saves. Values "
+    "outside of the range that the model declares are refused before "
     "anything is "
     "encrypted. A result line is: row, label, values.\n\n"
     "Results are approximate and are rounded to the precision that the model promises. --raw prints every "
@@ -174,6 +189,34 @@ static int verdict(const infer_figures *f) {
     if (f->implausible) return EXIT_MISMATCH;
     if (f->has_polynomial && f->agreeing != f->compared) return EXIT_MISMATCH;
     return EXIT_GOOD;
+}
+
+/* The request's owner decrypts the result; here only the name of the key set is needed. */
+static ckks_status send_file(const arguments *a, rpc_connection **connection, ckks_error *err) {
+    const ctl_options *o = &a->common;
+    ckks_status rc;
+    client_model *model = NULL;
+    client_key_set *set = NULL;
+    key_paths paths;
+    uint8_t key_set[32];
+    if (!a->output)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output", "where to save the result? -o FILE");
+    if ((rc = ctl_connect(connection, o, err)) != CKKS_OK) return rc;
+    if ((rc = ctl_model(&model, connection, o, a->model, a->is_pinned ? a->pin : NULL, err)) != CKKS_OK)
+        goto out;
+    if (a->has_key_set) {
+        memcpy(key_set, a->key_set, sizeof key_set);
+    } else {
+        if ((rc = key_paths_for(&paths, o->profile.key, &model->params, err)) != CKKS_OK) goto out;
+        if ((rc = key_set_file_peek(&set, paths.keys, o->allow_insecure, err)) != CKKS_OK) goto out;
+        memcpy(key_set, set->id, sizeof key_set);
+    }
+    rc = infer_send_file(*connection, model, key_set, a->source.path, a->output, err);
+    if (rc == CKKS_OK) ctl_note(o, "%s saved; its owner reads it with ckksctl decrypt", a->output);
+out:
+    client_key_set_destroy(set);
+    client_model_destroy(model);
+    return rc;
 }
 
 static ckks_status run(int *code, const arguments *a, rpc_connection **connection, ckks_error *err) {
@@ -245,7 +288,9 @@ int command_infer(int argc, char **argv) {
     rpc_connection *connection = NULL;
     argp_parse(&parser, argc, argv, 0, NULL, &a);
     ckks_status rc = ctl_resolve(&a.common, &err);
-    if (rc == CKKS_OK) rc = run(&code, &a, &connection, &err);
+    if (rc == CKKS_OK)
+        rc = infer_is_request_file(a.source.path) ? send_file(&a, &connection, &err)
+                                                  : run(&code, &a, &connection, &err);
     rpc_close(connection);
     return rc == CKKS_OK ? code : ctl_fail(&a.common, &err);
 }

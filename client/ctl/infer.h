@@ -45,6 +45,13 @@ ckks_status infer_check_rows(const client_model *model, const rows *data, ckks_e
 /* infer_run evaluates every row; stops at the first failure. Blocks. */
 ckks_status infer_run(infer_job *job, ckks_error *err);
 
+/* infer_send_file evaluates an encrypted request file and saves the result file: no secret key is needed
+ * here. key_set: the id under which the owner's keys are registered. */
+ckks_status infer_send_file(rpc_connection *connection, const client_model *model, const uint8_t key_set[32],
+                            const char *request_path, const char *result_path, ckks_error *err);
+/* infer_is_request_file: does the file begin as one of ours does? */
+bool infer_is_request_file(const char *path);
+
 typedef struct infer_figures {
     uint64_t row_count;
     bool has_labels, has_polynomial, has_original;

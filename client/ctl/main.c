@@ -23,6 +23,7 @@ static const struct {
     {"doctor", command_doctor, "check everything between here and a first answer"},
     {"token", command_token, "make access tokens (for operators)"},
     {"compile", command_compile, "turn an ONNX model into a package"},
+    {"bench", command_bench, "time operations and programs on this machine"},
     {"version", command_version, "print versions"},
 };
 

@@ -1,0 +1,248 @@
+/*
+ * A whole program, eager against recorded: same staging, same owned results, each compared word for word.
+ * Without a package a built-in chain of multiplications and rotations is measured.
+ */
+#include "client/ctl/bench.h"
+
+#include "kernels/program/graph_bench.h"
+#include "kernels/program/workload.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CHAIN_DEPTH 4u
+#define CHAIN_ROUND 4u /* operations of one round: square, relinearise, rotate, add */
+
+/* x -> rotate(x^2) + x^2, CHAIN_DEPTH times, at N = 2^13. Scales by the evaluator's rule, so that they match
+ * bit for bit. */
+typedef struct chain {
+    ckks_params params;
+    plan_value values[1 + CHAIN_ROUND * CHAIN_DEPTH];
+    plan_operation operations[CHAIN_ROUND * CHAIN_DEPTH];
+    key_requirement keys[2];
+    uint32_t output;
+    plan plan;
+} chain;
+
+static const int32_t chain_step[1] = {1};
+
+static ckks_status chain_init(chain *c, ckks_error *err) {
+    static const uint32_t q_bits[] = {40, 30, 30, 30, 30}, p_bits[] = {50};
+    ckks_status rc = params_generate(&c->params, 13, q_bits, CHAIN_DEPTH + 1, p_bits, 1, 1, err);
+    if (rc != CKKS_OK) return rc;
+    uint32_t at = 0, level = CHAIN_DEPTH;
+    double scale = 0x1p30;
+    c->values[0] = (plan_value){.level = level, .component_count = 2, .batch_count = 1, .scale = scale};
+    for (uint32_t i = 0; i < CHAIN_DEPTH; i++) {
+        plan_operation *o = &c->operations[CHAIN_ROUND * i];
+        const double square = scale * scale, next = square / (double)c->params.prime[level];
+        o[0] = (plan_operation){
+            .kind = PLAN_SQUARE, .a = at, .first_output = at + 1, .output_count = 1, .source = "square"};
+        c->values[at + 1] =
+            (plan_value){.level = level, .component_count = 3, .batch_count = 1, .scale = square};
+        o[1] = (plan_operation){.kind = PLAN_RELINEARISE,
+                                .a = at + 1,
+                                .first_output = at + 2,
+                                .output_count = 1,
+                                .with_rescale = true,
+                                .source = "relinearise"};
+        o[2] = (plan_operation){.kind = PLAN_ROTATE,
+                                .a = at + 2,
+                                .first_output = at + 3,
+                                .output_count = 1,
+                                .step_count = 1,
+                                .steps = chain_step,
+                                .source = "rotate"};
+        o[3] = (plan_operation){.kind = PLAN_ADD,
+                                .a = at + 2,
+                                .b = at + 3,
+                                .first_output = at + 4,
+                                .output_count = 1,
+                                .source = "add"};
+        level--;
+        for (uint32_t k = 2; k <= CHAIN_ROUND; k++)
+            c->values[at + k] =
+                (plan_value){.level = level, .component_count = 2, .batch_count = 1, .scale = next};
+        scale = next;
+        at += CHAIN_ROUND;
+    }
+    c->output = at;
+    c->keys[0] = (key_requirement){KEY_RELINEARISATION, 0, CHAIN_DEPTH};
+    c->keys[1] = (key_requirement){KEY_GALOIS, galois_element_rotate(13, 1), CHAIN_DEPTH - 1};
+    c->plan = (plan){.params = &c->params,
+                     .input_count = 1,
+                     .value_count = 1 + CHAIN_ROUND * CHAIN_DEPTH,
+                     .values = c->values,
+                     .operation_count = CHAIN_ROUND * CHAIN_DEPTH,
+                     .operations = c->operations,
+                     .output_count = 1,
+                     .outputs = &c->output,
+                     .key_count = 2,
+                     .keys = c->keys};
+    return CKKS_OK;
+}
+
+static void print_mode(json_writer *j, bool is_json, const char *name, const graph_bench_mode *m) {
+    const struct {
+        const char *name;
+        const graph_bench_figure *figure;
+    } rows[] = {{"total", &m->total},
+                {"launch", &m->launch},
+                {"stage", &m->stage},
+                {"replay", &m->replay},
+                {"copy_out", &m->copy_out}};
+    if (is_json) json_object(j, name);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const graph_bench_figure *f = rows[i].figure;
+        if (is_json) {
+            json_object(j, rows[i].name);
+            json_number(j, "median_us", (double)f->median_ns * 1e-3);
+            json_number(j, "low_us", (double)f->low_ns * 1e-3);
+            json_number(j, "high_us", (double)f->high_ns * 1e-3);
+            json_close_object(j);
+        } else {
+            printf("  %-6s %-9s %11.1f  %9.1f .. %.1f\n", i ? "" : name, rows[i].name,
+                   (double)f->median_ns * 1e-3, (double)f->low_ns * 1e-3, (double)f->high_ns * 1e-3);
+        }
+    }
+    if (is_json) {
+        json_integer(j, "device_bytes", m->device_bytes);
+        json_integer(j, "host_bytes", m->host_bytes);
+        json_integer(j, "arena_bytes", m->arena_bytes);
+        json_integer(j, "capture_ns", m->capture_ns);
+        json_close_object(j);
+    }
+}
+
+static void print_result(const bench_options *o, const char *what, const device *dev,
+                         const graph_bench_result *r, bool is_insecure) {
+    char machine[128], sentence[256], device_bytes[32], host[32], arena[32];
+    const bool is_json = o->common->json;
+    json_writer j;
+    json_begin(&j);
+    bench_machine(machine);
+    graph_bench_summary(r, sentence, sizeof sentence);
+    if (is_json) {
+        json_object(&j, NULL);
+        json_string(&j, "machine", machine);
+        json_string(&j, "device", device_describe(dev));
+        json_string(&j, "program", what);
+        json_bool(&j, "insecure", is_insecure);
+        json_integer(&j, "rounds", r->rounds);
+        json_integer(&j, "rounds_checked", r->rounds_checked);
+        json_integer(&j, "kernel_nodes", r->kernel_nodes);
+        json_integer(&j, "copy_nodes", r->copy_nodes);
+    } else {
+        printf("%s; %s\n%s%s: %u kernels, %u copies, %u fills recorded\n", machine, device_describe(dev),
+               what, is_insecure ? " (INSECURE)" : "", r->kernel_nodes, r->copy_nodes, r->fill_nodes);
+        printf("  %-16s %11s  %s\n", "", "median us", "10 % .. 90 %");
+    }
+    print_mode(&j, is_json, "eager", &r->eager);
+    print_mode(&j, is_json, "graph", &r->graph);
+    if (is_json) {
+        json_string(&j, "summary", sentence);
+        json_close_object(&j);
+        json_end(&j);
+        return;
+    }
+    printf("  memory of each: %s on the device, %s pinned, %s of arena\n",
+           ctl_bytes(device_bytes, r->graph.device_bytes), ctl_bytes(host, r->graph.host_bytes),
+           ctl_bytes(arena, r->graph.arena_bytes));
+    printf("  %u results compared word for word, all equal; capture %.1f ms once\n  %s\n", r->rounds_checked,
+           (double)r->graph.capture_ns * 1e-6, sentence);
+}
+
+/* inputs of the plan: one sample each */
+typedef struct inputs {
+    uint32_t count;
+    bench_sample *samples;
+    ckks_value *values;
+    graph_input *sources;
+} inputs;
+
+static void inputs_fini(inputs *in, bench_rig *rig) {
+    for (uint32_t i = 0; in->samples && i < in->count; i++) bench_sample_fini(&in->samples[i], rig);
+    free(in->samples);
+    free(in->values);
+    free(in->sources);
+}
+
+static ckks_status inputs_init(inputs *in, bench_rig *rig, const plan *p, ckks_error *err) {
+    ckks_status rc = CKKS_OK;
+    *in = (inputs){p->input_count, calloc(p->input_count, sizeof *in->samples),
+                   calloc(p->input_count, sizeof *in->values), calloc(p->input_count, sizeof *in->sources)};
+    if (!in->samples || !in->values || !in->sources)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
+    for (uint32_t i = 0; i < p->input_count && rc == CKKS_OK; i++) {
+        if (p->values[i].batch_count != 1)
+            return ckks_error_set(err, CKKS_UNSUPPORTED, "inputs", "a batch cannot be benchmarked");
+        rc = bench_sample_make(&in->samples[i], rig, p->values[i].level, p->values[i].scale, i + 1, err);
+        if (rc != CKKS_OK) break;
+        in->values[i] = bench_sample_value(&in->samples[i]);
+        in->sources[i] = bench_sample_input(&in->samples[i], rig);
+    }
+    return rc;
+}
+
+static ckks_status run_plan(graph_bench_result *out, const bench_options *o, device *dev, const plan *p,
+                            ckks_error *err) {
+    ckks_status rc;
+    workload *work = NULL;
+    graph_slot *slot = NULL;
+    bench_rig rig = {0};
+    inputs in = {0};
+    workload_memory memory;
+    graph_program_config program;
+    if ((rc = workload_prepare(&work, dev, p, NULL, err)) != CKKS_OK) goto out;
+    workload_memory_account(work, &memory);
+    if ((rc = bench_rig_open(&rig, dev, p->params, p->keys, p->key_count, err)) != CKKS_OK) goto out;
+    if ((rc = inputs_init(&in, &rig, p, err)) != CKKS_OK) goto out;
+    if ((rc = graph_slot_create(&slot, dev, memory.arena_bytes, err)) != CKKS_OK) goto out;
+    workload_program_config(work, &program);
+    const graph_bench_config config = {.slot = slot,
+                                       .program = &program,
+                                       .examples = in.values,
+                                       .inputs = in.sources,
+                                       .keys = rig.keys,
+                                       .rounds = o->rounds,
+                                       .warmup = 2};
+    rc = graph_bench_run(out, &config, err);
+out:
+    graph_slot_destroy(slot);
+    inputs_fini(&in, &rig);
+    bench_rig_close(&rig);
+    workload_destroy(work);
+    return rc;
+}
+
+int bench_program(const bench_options *options) {
+    ckks_error err = {0};
+    device *dev = NULL;
+    package *p = NULL;
+    chain *c = NULL;
+    const plan *program = NULL;
+    graph_bench_result result;
+    const device_config config = {.kind = (device_kind)options->device_kind,
+                                  .selector = options->selector,
+                                  .threads = options->threads};
+    ckks_status rc = device_open(&dev, &config, &err);
+    if (rc == CKKS_OK && options->package) {
+        rc = package_load(&p, options->package, options->common->allow_insecure, &err);
+        if (rc == CKKS_OK) program = &p->plan;
+    } else if (rc == CKKS_OK) {
+        if (!(c = calloc(1, sizeof *c)))
+            rc = ckks_error_set(&err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a program");
+        else
+            rc = chain_init(c, &err);
+        if (rc == CKKS_OK) program = &c->plan;
+    }
+    if (rc == CKKS_OK) rc = run_plan(&result, options, dev, program, &err);
+    if (rc == CKKS_OK)
+        print_result(options,
+                     options->package ? options->package : "chain of 4 squares and rotations, N = 2^13", dev,
+                     &result, params_security_bits(program->params) < 128);
+    package_destroy(p);
+    free(c);
+    device_close(dev);
+    return rc == CKKS_OK ? EXIT_GOOD : ctl_fail(options->common, &err);
+}
