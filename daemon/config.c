@@ -256,14 +256,16 @@ typedef struct reader {
     size_t size, at;
     uint32_t line;
     const char *name;
-    ckks_error *err;
+    ckks_error err; /* the first complaint, of line `failed_line` */
+    uint32_t failed_line;
     ckks_status rc;
 } reader;
 
 /* Puts "file:line: " before the cause; the first one stays. */
 static void reader_fail(reader *r, const ckks_error *cause) {
     if (r->rc != CKKS_OK) return;
-    r->rc = ckks_error_set(r->err, cause->code, cause->field, "%s:%u: %s", r->name, r->line, cause->message);
+    r->failed_line = r->line;
+    r->rc = ckks_error_set(&r->err, cause->code, cause->field, "%s:%u: %s", r->name, r->line, cause->message);
 }
 
 /* One line for libinih, as fgets would give it. */
@@ -442,9 +444,10 @@ ckks_status config_parse(config *out, const char *text, size_t size, const char 
     snprintf(out->file, sizeof out->file, "%s", name);
     if (size > CONFIG_FILE_MAX)
         return ckks_error_set(err, CKKS_TOO_LARGE, "", "%s: more than %u bytes", name, CONFIG_FILE_MAX);
-    reader r = {.config = out, .text = text, .size = size, .name = name, .err = err, .rc = CKKS_OK};
+    reader r = {.config = out, .text = text, .size = size, .name = name, .rc = CKKS_OK};
     const int line = ini_parse_stream(reader_line, &r, reader_key, &r);
-    if (r.rc != CKKS_OK) return r.rc;
+    if (r.rc != CKKS_OK && (line <= 0 || (uint32_t)line >= r.failed_line))
+        return ckks_error_set(err, r.rc, r.err.field, "%s", r.err.message);
     if (line < 0) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "%s: out of memory", name);
     if (line > 0)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "line",

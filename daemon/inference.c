@@ -219,7 +219,6 @@ static void failed(inference *inf) {
     if (cause.code == CKKS_OK) cause.code = inf->job.rc;
     if (inf->job.rc == CKKS_DEVICE_ERROR) {
         if (inf->attempts < 2 && !inf->request->is_answered && server_has_other_slot(s, inf->job.slot)) {
-            inf->excluded_slot = inf->job.slot->index;
             inf->stage = INFERENCE_QUEUED;
             scheduler_requeue(&s->scheduler, &inf->item);
             log_write(LOG_LEVEL_WARNING, "event=retry request=%s slot=%u", inf->request->id_text,
@@ -251,8 +250,7 @@ static void on_slot_done(loop_event *event) {
 
 static bool can_run(void *context, scheduler_item *item) {
     const slot *s = context;
-    const inference *inf = LIST_ENTRY(item, inference, item);
-    return s->has_program[item->model] && inf->excluded_slot != s->index;
+    return s->has_program[item->model];
 }
 
 static void start(inference *inf, slot *where) {
@@ -459,7 +457,6 @@ void inference_begin(request *r, const Ckksd__V1__InferRequest *input) {
     }
     inf->request = r, r->inference = inf;
     inf->model = m;
-    inf->excluded_slot = UINT32_MAX;
     list_init(&inf->key_link);
     list_init(&inf->item.link);
     list_append(&m->inferences, &inf->model_link);

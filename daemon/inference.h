@@ -36,7 +36,6 @@ typedef struct inference {
     bool hash_failed;
     dedupe_entry *entry;
     uint32_t attempts;
-    uint32_t excluded_slot; /* of a failed attempt; UINT32_MAX = none */
     slot_job job;
     resident_keys *resident; /* for the slot, while RUNNING */
     nng_msg *reply;          /* from the slot */

@@ -64,14 +64,18 @@ ckks_status models_init(model_registry *m, ckks_error *err) {
     return CKKS_OK;
 }
 
-void models_stop(model_registry *m) {
-    if (!m->has_loader) return;
+bool models_stop(model_registry *m, uint64_t limit_ns) {
+    struct timespec until;
+    if (!m->has_loader) return true;
     pthread_mutex_lock(&m->lock);
     m->is_stopping = true;
     pthread_cond_signal(&m->wake);
     pthread_mutex_unlock(&m->lock);
-    pthread_join(m->loader, NULL);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)(limit_ns / NS_PER_S) + 1;
+    if (pthread_timedjoin_np(m->loader, NULL, &until) != 0) return false;
     m->has_loader = false;
+    return true;
 }
 
 static void release_memory(model *m) {

@@ -69,9 +69,9 @@ typedef struct model_registry {
 } model_registry;
 
 ckks_status models_init(model_registry *m, ckks_error *err);
-/* models_stop joins the loader (it ends after the model in hand); models_fini frees all models, whose
- * programs must be closed. Accept zeroed. */
-void models_stop(model_registry *m);
+/* models_stop waits at most `limit_ns` for the loader, which ends after the model in hand; false if it goes
+ * on. models_fini frees all models, whose programs must be closed. Accept zeroed. */
+bool models_stop(model_registry *m, uint64_t limit_ns);
 void models_fini(model_registry *m);
 
 /* models_scan looks through the repository and queues what is new; retires what is gone if `retire_missing`.

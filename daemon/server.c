@@ -240,12 +240,10 @@ void server_reload(server *s) {
 
 /* ---- drain ---- */
 
+/* Models on their way up are no reason to wait: nobody asked for them yet. */
 static bool is_drained(const server *s) {
-    if (!list_is_empty(&s->requests) || s->pool_jobs || s->models.load_pending) return false;
-    if (transport_count_state(&s->transport, CONTEXT_SENDING)) return false;
-    for (uint32_t i = 0; i < s->slots.count; i++)
-        if (s->slots.slots[i].pending) return false;
-    return true;
+    return list_is_empty(&s->requests) && s->pool_jobs == 0 &&
+           transport_count_state(&s->transport, CONTEXT_SENDING) == 0;
 }
 
 #define QUIET_NS (500 * NS_PER_MS) /* a reply that was handed over gets this long to leave */

@@ -233,11 +233,11 @@ void server_stop(server *s) {
     s->phase = SERVER_STOPPING;
     if (s->loop.is_initialised) loop_close_queue(&s->loop);
     transport_stop(&s->transport);
-    models_stop(&s->models);
-    if (!stop_slots(s) || !list_is_empty(&s->requests) || s->pool_jobs) {
+    const bool all_ended = models_stop(&s->models, STOP_LIMIT_NS) && stop_slots(s);
+    if (!all_ended || !list_is_empty(&s->requests) || s->pool_jobs) {
         /* a thread hangs in a device or in the pool: freeing what it uses would turn a hang into damage */
         log_write(LOG_LEVEL_ERROR, "event=abandoned message=\"work did not end in time\"");
-        _exit(EXIT_FAILURE);
+        _exit(list_is_empty(&s->requests) && s->pool_jobs == 0 ? s->exit_code : EXIT_FAILURE);
     }
     transport_close(&s->transport);
     ops_stop(s->ops);
