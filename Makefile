@@ -267,6 +267,7 @@ $(UNIT_BIN) $(CONFORMANCE_BIN): $(B)/tests/%: $(B)/fault/tests/%.o $(TEST_LIBS)
 	@mkdir -p $(@D)
 	@echo "  LD  $@"
 	$(Q)$(CC) $(WRAP) $^ $(TEST_LINK) -o $@
+$(patsubst %,$(B)/tests/unit/test_daemon_%,serve order life operate): | $(CKKSD_FAULT)
 $(FUZZ_BIN): $(B)/tests/%: $(B)/fault/tests/%.o $(B)/fault/tests/fuzz/driver.o $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(WRAP) $^ $(TEST_LINK) -o $@

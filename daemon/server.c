@@ -246,7 +246,7 @@ static bool is_drained(const server *s) {
            transport_count_state(&s->transport, CONTEXT_SENDING) == 0;
 }
 
-#define QUIET_NS (500 * NS_PER_MS) /* a reply that was handed over gets this long to leave */
+#define QUIET_NS (250 * NS_PER_MS) /* a reply that was handed over gets this long to leave */
 
 void server_drain_step(server *s) {
     const uint64_t now = clock_now_ns();

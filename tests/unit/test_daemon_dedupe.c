@@ -1,0 +1,163 @@
+/* Duplicates: one evaluation per tenant, id and body inside a window of time and bytes. */
+#include "daemon/dedupe.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static dedupe d;
+static uint8_t id[16], other_id[16], digest[32], other_digest[32];
+static int owner;
+
+static int setup(void **state) {
+    (void)state;
+    dedupe_init(&d, 100, 1 << 20);
+    memset(id, 1, sizeof id), memset(other_id, 2, sizeof other_id);
+    memset(digest, 3, sizeof digest), memset(other_digest, 4, sizeof other_digest);
+    return 0;
+}
+static int teardown(void **state) {
+    (void)state;
+    dedupe_fini(&d);
+    return 0;
+}
+
+static dedupe_entry *enter(const char *tenant, const uint8_t *which, uint64_t now, bool *is_new) {
+    dedupe_entry *entry = NULL;
+    assert_int_equal(dedupe_enter(&d, &entry, is_new, tenant, which, digest, &owner, now, NULL), CKKS_OK);
+    return entry;
+}
+
+static nng_msg *message(size_t size) {
+    nng_msg *m;
+    assert_int_equal(nng_msg_alloc(&m, size), 0);
+    memset(nng_msg_body(m), 7, size);
+    return m;
+}
+
+static void finish(dedupe_entry *entry, size_t size, uint64_t now) {
+    nng_msg *m = message(size);
+    dedupe_finish(&d, entry, m, now);
+    nng_msg_free(m);
+}
+
+static void a_retry_finds_the_running_request(void **state) {
+    (void)state;
+    bool is_new;
+    dedupe_entry *first = enter("acme", id, 0, &is_new);
+    assert_true(is_new);
+    assert_ptr_equal(enter("acme", id, 1, &is_new), first);
+    assert_false(is_new);
+    assert_ptr_equal(first->owner, &owner);
+    dedupe_forget(&d, first);
+}
+
+static void a_late_retry_gets_the_finished_reply(void **state) {
+    (void)state;
+    bool is_new;
+    finish(enter("acme", id, 0, &is_new), 50, 10);
+    dedupe_entry *entry = enter("acme", id, 109, &is_new);
+    assert_false(is_new);
+    assert_null(entry->owner);
+    assert_int_equal(nng_msg_len(entry->reply), 50);
+    assert_int_equal(((uint8_t *)nng_msg_body(entry->reply))[49], 7);
+}
+
+static void another_body_under_the_same_id_is_refused_running_or_finished(void **state) {
+    (void)state;
+    bool is_new;
+    ckks_error err = {0};
+    dedupe_entry *entry = enter("acme", id, 0, &is_new), *out;
+    assert_int_equal(dedupe_enter(&d, &out, &is_new, "acme", id, other_digest, &owner, 0, &err),
+                     CKKS_REQUEST_ID_REUSED);
+    finish(entry, 10, 0);
+    assert_int_equal(dedupe_enter(&d, &out, &is_new, "acme", id, other_digest, &owner, 0, NULL),
+                     CKKS_REQUEST_ID_REUSED);
+}
+
+static void tenants_and_ids_are_apart(void **state) {
+    (void)state;
+    bool is_new;
+    dedupe_entry *a = enter("acme", id, 0, &is_new), *b = enter("bolt", id, 0, &is_new);
+    assert_true(is_new);
+    dedupe_entry *c = enter("acme", other_id, 0, &is_new);
+    assert_true(is_new);
+    assert_ptr_equal(dedupe_find(&d, "bolt", id, 0), b);
+    assert_null(dedupe_find(&d, "bolt", other_id, 0));
+    dedupe_forget(&d, a), dedupe_forget(&d, b), dedupe_forget(&d, c);
+}
+
+static void what_ended_without_an_evaluation_may_run_again(void **state) {
+    (void)state;
+    bool is_new;
+    dedupe_forget(&d, enter("acme", id, 0, &is_new));
+    dedupe_forget(&d, enter("acme", id, 0, &is_new));
+    assert_true(is_new);
+}
+
+static void replies_go_when_their_time_is_over(void **state) {
+    (void)state;
+    bool is_new;
+    finish(enter("acme", id, 0, &is_new), 50, 10);
+    assert_non_null(dedupe_find(&d, "acme", id, 109));
+    assert_null(dedupe_find(&d, "acme", id, 110));
+    assert_int_equal(d.bytes, 0);
+}
+
+static void over_the_byte_budget_the_oldest_reply_goes_first(void **state) {
+    (void)state;
+    bool is_new;
+    d.bytes_max = 2 * (1000 + DEDUPE_ENTRY_BYTES);
+    for (uint8_t i = 0; i < 5; i++) {
+        uint8_t which[16] = {i};
+        finish(enter("acme", which, 0, &is_new), 1000, 10);
+        assert_true(d.bytes <= d.bytes_max);
+    }
+    for (uint8_t i = 0; i < 5; i++) {
+        uint8_t which[16] = {i};
+        assert_int_equal(dedupe_find(&d, "acme", which, 11) != NULL, i >= 3);
+    }
+}
+
+static void a_window_of_no_time_keeps_nothing(void **state) {
+    (void)state;
+    bool is_new;
+    d.keep_ns = 0;
+    finish(enter("acme", id, 0, &is_new), 50, 10);
+    assert_null(dedupe_find(&d, "acme", id, 10));
+}
+
+static void ten_thousand_entries_are_found_again(void **state) {
+    (void)state;
+    bool is_new;
+    d.bytes_max = 1u << 30;
+    for (uint32_t i = 0; i < 10000; i++) {
+        uint8_t which[16] = {(uint8_t)i, (uint8_t)(i >> 8)};
+        finish(enter("acme", which, 0, &is_new), 8, 10);
+        assert_true(is_new);
+    }
+    for (uint32_t i = 0; i < 10000; i++) {
+        uint8_t which[16] = {(uint8_t)i, (uint8_t)(i >> 8)};
+        assert_non_null(dedupe_find(&d, "acme", which, 11));
+    }
+    assert_int_equal(d.bytes, 10000 * (8 + DEDUPE_ENTRY_BYTES));
+}
+
+int main(void) {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(a_retry_finds_the_running_request),
+        T(a_late_retry_gets_the_finished_reply),
+        T(another_body_under_the_same_id_is_refused_running_or_finished),
+        T(tenants_and_ids_are_apart),
+        T(what_ended_without_an_evaluation_may_run_again),
+        T(replies_go_when_their_time_is_over),
+        T(over_the_byte_budget_the_oldest_reply_goes_first),
+        T(a_window_of_no_time_keeps_nothing),
+        T(ten_thousand_entries_are_found_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,131 @@
+/* How the daemon starts, survives a device error, drains and comes back. */
+#include "tests/support/daemon_words.h"
+
+static void ready_is_said_after_the_self_test_and_stopping_at_the_end(void **state) {
+    (void)state;
+    daemon_start(&d, NULL, NULL, NULL);
+    const char *capturing = strstr(d.heard, "capturing models"), *ready = strstr(d.heard, "READY=1");
+    assert_non_null(capturing);
+    assert_true(capturing < ready);
+    assert_non_null(strstr(d.heard, "STATUS=ready: 1 of 1 models"));
+    assert_int_equal(server_ready(), 1);
+    daemon_signal(&d, SIGTERM);
+    assert_true(daemon_hear(&d, "STOPPING=1", 10000));
+    assert_int_equal(daemon_wait(&d), 0);
+}
+
+static void a_model_that_fails_its_self_test_is_not_served(void **state) {
+    (void)state;
+    size_t size;
+    uint8_t *image = tiny_package_build_wrong(&size, "wrong");
+    tiny_package_install_image(models, "wrong", "1", image, size);
+    image[size / 2] ^= 1; /* and one that is damaged */
+    tiny_package_install_image(models, "damaged", "1", image, size);
+    free(image);
+    start_with_keys(NULL, NULL, NULL);
+    assert_non_null(strstr(d.heard, "STATUS=ready: 1 of 3 models"));
+    assert_true(
+        daemon_logged(&d, "event=model_unavailable model=wrong version=1 error=CKKS_DIGEST_MISMATCH"));
+    assert_true(daemon_logged(&d, "event=model_unavailable model=damaged"));
+    tiny_client_encrypt(&alice, x);
+    alice.request.model = "wrong";
+    daemon_reply r;
+    daemon_call call = tiny_client_call(&alice);
+    call.output = NULL;
+    assert_int_equal(daemon_do(&d, &call, &r), RPC_UNAVAILABLE);
+    daemon_reply_fini(&r);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+}
+
+static void the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs(void **state) {
+    (void)state;
+    char page[4096];
+    daemon_start(&d, "[slots]\nstall_timeout_ms = 300\n", "WATCHDOG_USEC=100000", NULL);
+    assert_true(daemon_hear(&d, "WATCHDOG=1", 5000));
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_start(&d, "[slots]\nstall_timeout_ms = 300\n", "WATCHDOG_USEC=100000", "CKKSD_TEST_HANG_SLOT=0");
+    usleep(800000);
+    (void)daemon_hear(&d, "nothing of the sort", 10); /* take in what was said until now */
+    d.heard[0] = 0;
+    assert_false(daemon_hear(&d, "WATCHDOG=1", 500));
+    assert_int_equal(daemon_http(&d, "/livez", page, sizeof page), 503);
+    assert_non_null(strstr(page, "slot 0 makes no progress"));
+    assert_true(daemon_logged(&d, "event=slot_stalled slot=0"));
+}
+
+static void a_device_error_costs_one_request_and_the_slot_comes_back(void **state) {
+    (void)state;
+    start_with_keys(NULL, "CKKSD_TEST_FAIL_REPLAY=2", NULL);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), RPC_UNAVAILABLE);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_true(daemon_logged(&d, "event=slot_quarantined slot=0"));
+    assert_true(daemon_logged(&d, "event=slot_recovered slot=0"));
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
+static void with_two_slots_a_device_error_is_retried_on_the_other(void **state) {
+    (void)state;
+    start_with_keys("[slots]\ncount = 2\n", "CKKSD_TEST_FAIL_REPLAY=2", NULL);
+    for (int i = 0; i < 6; i++) assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_true(daemon_logged(&d, "event=slot_quarantined"));
+    assert_true(daemon_logged(&d, "event=retry"));
+}
+
+static void draining_finishes_what_was_admitted_and_refuses_the_rest(void **state) {
+    (void)state;
+    start_with_keys(NULL, "CKKSD_TEST_SLOW_MS=300", NULL);
+    nng_socket late = daemon_dial(&d, DAEMON_BULK), a = begin(&alice, NULL, 0), b = begin(&alice, NULL, 0);
+    usleep(100000);
+    daemon_signal(&d, SIGTERM);
+    assert_true(daemon_hear(&d, "STOPPING=1", 10000));
+    usleep(50000);
+    const daemon_call call = tiny_client_call(&alice);
+    daemon_send(late, daemon_frame(&call));
+    char reason[32];
+    assert_int_equal(end(late, reason), RPC_UNAVAILABLE);
+    assert_string_equal(reason, "DRAINING");
+    assert_int_equal(end(a, NULL), 0);
+    assert_int_equal(end(b, NULL), 0);
+    assert_int_equal(daemon_wait(&d), 0);
+}
+
+static void committed_keys_survive_kill_minus_nine(void **state) {
+    (void)state;
+    start_with_keys(NULL, NULL, NULL);
+    daemon_signal(&d, SIGKILL);
+    assert_int_equal(daemon_wait(&d), 128 + SIGKILL);
+    daemon_start(&d, NULL, NULL, NULL);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+}
+
+static void keys_leave_the_device_for_others_and_come_back(void **state) {
+    (void)state;
+    start_with_keys("[keys]\nresident_bytes = 1M\n", NULL, NULL);
+    tiny_client others[6];
+    for (int i = 0; i < 6; i++) { /* 192 KiB each: five fit */
+        tiny_client_init(&others[i], &d, d.alice);
+        tiny_client_register(&others[i]);
+        assert_int_equal(tiny_client_infer(&others[i], x, 0), 0);
+    }
+    assert_int_equal(tiny_client_infer(&others[0], x, 0), 0);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_true(daemon_logged(&d, "event=keys_off_device"));
+    for (int i = 0; i < 6; i++) tiny_client_fini(&others[i]);
+}
+
+int main(void) {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(ready_is_said_after_the_self_test_and_stopping_at_the_end),
+        T(a_model_that_fails_its_self_test_is_not_served),
+        T(the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs),
+        T(a_device_error_costs_one_request_and_the_slot_comes_back),
+        T(with_two_slots_a_device_error_is_retried_on_the_other),
+        T(draining_finishes_what_was_admitted_and_refuses_the_rest),
+        T(committed_keys_survive_kill_minus_nine),
+        T(keys_leave_the_device_for_others_and_come_back),
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

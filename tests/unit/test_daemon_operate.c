@@ -1,0 +1,101 @@
+/* What operators do to a running daemon: reload, load, unload, drain, delete. */
+#include "proto/token.h"
+#include "tests/support/daemon_words.h"
+
+static void reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_whole(void **state) {
+    (void)state;
+    char path[128], token[TOKEN_TEXT_SIZE];
+    token_entry entry;
+    Ckksd__V1__Empty empty = CKKSD__V1__EMPTY__INIT;
+    start_with_keys(NULL, NULL, NULL);
+    snprintf(path, sizeof path, "%s/tokens", d.folder);
+    assert_int_equal(token_generate(token, &entry, "carol", "acme", TOKEN_SCOPE_KEY_WRITE, NULL), CKKS_OK);
+    assert_int_equal(token_file_add(path, &entry, NULL), CKKS_OK);
+    assert_int_equal(control_code("Keys/KeyList", token, NULL), RPC_UNAUTHENTICATED);
+    tiny_package_install(models, "tiny", "2", 1);
+    daemon_signal(&d, SIGHUP);
+    assert_true(daemon_hear(&d, "RELOADING=1", 10000));
+    for (int i = 0; i < 100 && !daemon_logged(&d, "event=model_ready model=tiny version=2"); i++)
+        usleep(50000);
+    assert_int_equal(control_code("Keys/KeyList", token, NULL), 0);
+    assert_int_equal(tiny_client_infer(&alice, x, 1), 0); /* the newest, with the same keys */
+    snprintf(path, sizeof path, "%s/ckksd.conf", d.folder);
+    FILE *file = fopen(path, "a");
+    fputs("[queue]\nrequests_max = many\n", file);
+    fclose(file);
+    assert_int_equal(admin("Admin/Reload", &empty.base), 0);
+    for (int i = 0; i < 100 && !daemon_logged(&d, "event=reload_refused"); i++) usleep(20000);
+    assert_true(daemon_logged(&d, "requests_max: 'many' is not a number"));
+    assert_int_equal(control_code("Keys/KeyList", token, NULL), 0);
+    assert_int_equal(tiny_client_infer(&alice, x, 1), 0);
+}
+
+static void an_unloaded_version_is_retired_by_name_and_can_come_back(void **state) {
+    (void)state;
+    Ckksd__V1__ModelRequest m = CKKSD__V1__MODEL_REQUEST__INIT;
+    tiny_package_install(models, "tiny", "2", 1);
+    start_with_keys(NULL, NULL, NULL);
+    m.name = "tiny";
+    assert_int_equal(admin("Admin/ModelUnload", &m.base), RPC_INVALID_ARGUMENT);
+    m.version = "2";
+    assert_int_equal(admin("Admin/ModelUnload", &m.base), 0);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0); /* the newest is 1 now */
+    tiny_client_encrypt(&alice, x);
+    alice.request.version = "2";
+    daemon_reply r;
+    daemon_call call = tiny_client_call(&alice);
+    call.output = NULL;
+    assert_int_equal(daemon_do(&d, &call, &r), RPC_FAILED_PRECONDITION);
+    assert_string_equal(r.header->status->reason, "CONFIG_RETIRED");
+    daemon_reply_fini(&r);
+    for (int i = 0; i < 100 && !daemon_logged(&d, "event=model_retired"); i++) usleep(20000);
+    assert_int_equal(admin("Admin/ModelLoad", &m.base), 0);
+    for (int i = 0; i < 100 && tiny_client_infer(&alice, (double[]){0, 0, 0, 0}, 1) == 0; i++) {
+        if (daemon_logged(&d, "event=model_retired") && evaluations() > 3) break;
+        usleep(20000);
+    }
+    m.version = "9";
+    assert_int_equal(admin("Admin/ModelLoad", &m.base), RPC_NOT_FOUND);
+}
+
+static void administration_answers_on_its_own_socket(void **state) {
+    (void)state;
+    daemon_reply r;
+    Ckksd__V1__Empty empty = CKKSD__V1__EMPTY__INIT;
+    Ckksd__V1__LogLevelRequest level = CKKSD__V1__LOG_LEVEL_REQUEST__INIT;
+    Ckksd__V1__ModelRequest m = CKKSD__V1__MODEL_REQUEST__INIT;
+    Ckksd__V1__TenantDeleteRequest gone = CKKSD__V1__TENANT_DELETE_REQUEST__INIT;
+    Ckksd__V1__DrainRequest drain = CKKSD__V1__DRAIN_REQUEST__INIT;
+    start_with_keys(NULL, NULL, NULL);
+    const daemon_call c = {.socket = DAEMON_ADMIN,
+                           .method = "Admin/RepositoryIndex",
+                           .input = &empty.base,
+                           .output = &ckksd__v1__repository_index_reply__descriptor};
+    assert_int_equal(daemon_do(&d, &c, &r), 0);
+    const Ckksd__V1__RepositoryIndexReply *index = (const Ckksd__V1__RepositoryIndexReply *)r.payload;
+    assert_int_equal(index->n_models, 1);
+    assert_string_equal(index->models[0]->state, "READY");
+    daemon_reply_fini(&r);
+    level.has_level = true, level.level = 9;
+    assert_int_equal(admin("Admin/LogLevel", &level.base), RPC_INVALID_ARGUMENT);
+    level.level = 6;
+    assert_int_equal(admin("Admin/LogLevel", &level.base), 0);
+    assert_int_equal(admin("Admin/WeightsRefresh", &m.base), RPC_UNIMPLEMENTED);
+    assert_int_equal(admin("Keys/KeyList", &empty.base), RPC_PERMISSION_DENIED);
+    gone.tenant = "acme";
+    assert_int_equal(admin("Admin/TenantDelete", &gone.base), 0);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), RPC_NOT_FOUND);
+    assert_int_equal(admin("Admin/Drain", &drain.base), 0);
+    assert_int_equal(daemon_wait(&d), 0);
+}
+
+int main(void) {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_whole),
+        T(an_unloaded_version_is_retired_by_name_and_can_come_back),
+        T(administration_answers_on_its_own_socket),
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,144 @@
+/* Duplicates, deadlines, cancelling and full queues, against a running daemon. */
+#include "tests/support/daemon_words.h"
+
+static void a_retry_gets_the_same_reply_without_a_second_evaluation(void **state) {
+    (void)state;
+    daemon_reply a, b;
+    static const uint8_t id[16] = {1, 2, 3};
+    start_with_keys(NULL, NULL, NULL);
+    tiny_client_encrypt(&alice, x);
+    daemon_call call = tiny_client_call(&alice);
+    call.request_id = id;
+    assert_int_equal(daemon_do(&d, &call, &a), 0);
+    call.timeout_ms = 12345; /* a retry may have another time-out left */
+    assert_int_equal(daemon_do(&d, &call, &b), 0);
+    assert_int_equal(nng_msg_len(a.message), nng_msg_len(b.message));
+    assert_memory_equal(nng_msg_body(a.message), nng_msg_body(b.message), nng_msg_len(a.message));
+    assert_int_equal(evaluations(), 1);
+    daemon_reply_fini(&a);
+    daemon_reply_fini(&b);
+    char reason[32];
+    assert_int_equal(end(begin(&alice, id, 0), reason),
+                     RPC_ALREADY_EXISTS); /* fresh encryption: another body */
+    assert_string_equal(reason, "REQUEST_ID_REUSED");
+}
+
+static void a_retry_joins_the_request_that_runs(void **state) {
+    (void)state;
+    static const uint8_t id[16] = {4};
+    start_with_keys(NULL, "CKKSD_TEST_SLOW_MS=400", NULL);
+    tiny_client_encrypt(&alice, x);
+    daemon_call call = tiny_client_call(&alice);
+    call.request_id = id;
+    nng_socket a = daemon_dial(&d, DAEMON_BULK), b = daemon_dial(&d, DAEMON_BULK);
+    daemon_send(a, daemon_frame(&call));
+    usleep(100000);
+    daemon_send(b, daemon_frame(&call));
+    assert_int_equal(end(a, NULL), 0);
+    assert_int_equal(end(b, NULL), 0);
+    assert_int_equal(evaluations(), 1);
+}
+
+static void a_retry_on_a_new_connection_finds_the_queued_request(void **state) {
+    (void)state;
+    static const uint8_t first[16] = {5}, second[16] = {6};
+    start_with_keys(NULL, "CKKSD_TEST_SLOW_MS=300", NULL);
+    nng_socket running = begin(&alice, first, 0);
+    usleep(50000);
+    nng_socket lost = begin(&alice, second, 0);
+    daemon_call call = tiny_client_call(&alice);
+    call.request_id = second;
+    usleep(50000);
+    nng_close(lost); /* the connection goes while the request is queued */
+    usleep(50000);
+    nng_socket again = daemon_dial(&d, DAEMON_BULK);
+    daemon_send(again, daemon_frame(&call));
+    assert_int_equal(end(running, NULL), 0);
+    assert_int_equal(end(again, NULL), 0);
+    assert_int_equal(evaluations(), 2);
+}
+
+static void orphaned_work_leaves_the_queue(void **state) {
+    (void)state;
+    static const uint8_t first[16] = {7}, second[16] = {8};
+    start_with_keys("[queue]\norphan_grace_ms = 50\n", "CKKSD_TEST_SLOW_MS=500", NULL);
+    nng_socket running = begin(&alice, first, 0);
+    usleep(50000);
+    nng_socket lost = begin(&alice, second, 0);
+    usleep(50000);
+    nng_close(lost);
+    assert_int_equal(end(running, NULL), 0);
+    usleep(700000);
+    assert_int_equal(evaluations(), 1);
+}
+
+static void a_passed_deadline_is_answered_in_time(void **state) {
+    (void)state;
+    char reason[32];
+    start_with_keys(NULL, "CKKSD_TEST_SLOW_MS=600", NULL);
+    nng_socket running = begin(&alice, NULL, 0), waiting = begin(&alice, NULL, 100);
+    assert_int_equal(end(waiting, reason), RPC_DEADLINE_EXCEEDED);
+    assert_string_equal(reason, "DEADLINE");
+    assert_int_equal(evaluations(), 0); /* answered while the first still runs */
+    assert_int_equal(end(running, NULL), 0);
+}
+
+static void a_queued_request_can_be_cancelled_by_its_tenant_only(void **state) {
+    (void)state;
+    static uint8_t first[16] = {9}, second[16] = {10};
+    daemon_reply r;
+    Ckksd__V1__CancelRequest cancel = CKKSD__V1__CANCEL_REQUEST__INIT;
+    start_with_keys(NULL, "CKKSD_TEST_SLOW_MS=500", NULL);
+    nng_socket running = begin(&alice, first, 0);
+    usleep(50000);
+    nng_socket waiting = begin(&alice, second, 0);
+    usleep(50000);
+    cancel.has_request_id = true, cancel.request_id = (ProtobufCBinaryData){16, second};
+    daemon_call c = {.socket = DAEMON_CONTROL,
+                     .method = "Inference/Cancel",
+                     .token = d.bob,
+                     .input = &cancel.base,
+                     .output = &ckksd__v1__cancel_reply__descriptor};
+    assert_int_equal(daemon_do(&d, &c, &r), 0);
+    assert_false(((Ckksd__V1__CancelReply *)r.payload)->found);
+    daemon_reply_fini(&r);
+    c.token = d.alice;
+    assert_int_equal(daemon_do(&d, &c, &r), 0);
+    assert_true(((Ckksd__V1__CancelReply *)r.payload)->found);
+    assert_true(((Ckksd__V1__CancelReply *)r.payload)->removed);
+    daemon_reply_fini(&r);
+    assert_int_equal(end(waiting, NULL), RPC_CANCELLED);
+    assert_int_equal(end(running, NULL), 0);
+}
+
+static void a_full_queue_is_refused_at_once_with_a_hint(void **state) {
+    (void)state;
+    daemon_reply r;
+    start_with_keys("[queue]\nrequests_max = 2\n", "CKKSD_TEST_SLOW_MS=400", NULL);
+    nng_socket a = begin(&alice, NULL, 0), b = begin(&alice, NULL, 0);
+    usleep(100000);
+    nng_socket c = begin(&alice, NULL, 0);
+    assert_true(daemon_receive(c, &r, NULL));
+    assert_int_equal(r.header->status->code, RPC_RESOURCE_EXHAUSTED);
+    assert_string_equal(r.header->status->reason, "QUEUE_FULL");
+    assert_true(r.header->status->retry_after_ms > 0);
+    daemon_reply_fini(&r);
+    nng_close(c);
+    assert_int_equal(end(a, NULL), 0);
+    assert_int_equal(end(b, NULL), 0);
+}
+
+int main(void) {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(a_retry_gets_the_same_reply_without_a_second_evaluation),
+        T(a_retry_joins_the_request_that_runs),
+        T(a_retry_on_a_new_connection_finds_the_queued_request),
+        T(orphaned_work_leaves_the_queue),
+        T(a_passed_deadline_is_answered_in_time),
+        T(a_queued_request_can_be_cancelled_by_its_tenant_only),
+        T(a_full_queue_is_refused_at_once_with_a_hint),
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
