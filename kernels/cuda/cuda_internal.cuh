@@ -86,6 +86,9 @@ void cuda_tables_destroy(void *self, device_tables *tables);
 typedef cudaError_t (*cuda_launcher)(cudaStream_t stream, const void *arguments);
 extern const cuda_launcher cuda_launchers[KERNEL_COUNT];
 
+/* Overlapped launches pay up to this ring degree (notebook); CKKSD_CUDA_OVERLAP=0 switches them off. */
+extern u32 gpu_overlap_log_n_max;
+
 cudaError_t cuda_pointwise(cudaStream_t stream, kernel_id kernel, const void *arguments);
 cudaError_t cuda_scalars(cudaStream_t stream, kernel_id kernel, const void *arguments);
 cudaError_t cuda_ntt(cudaStream_t stream, const kernel_unary_args *a, bool inverse);
@@ -152,7 +155,8 @@ __device__ __forceinline__ u32 gpu_permute(u32 i, u32 g, u32 log_n) {
 
 struct PathF64 {
     typedef double T;
-    typedef double W;
+    typedef double W; /* twiddle */
+    typedef double C; /* constant */
     double q, qi;
 
     __device__ __forceinline__ explicit PathF64(const GpuPrime &m) : q(m.qd), qi(m.q_inverse) {}
@@ -190,11 +194,11 @@ struct PathF64 {
     __device__ __forceinline__ double load(u64 word) const {
         return from_word(word);
     } /* canonical word -> [0, q) */
-    __device__ __forceinline__ W constant(u64 word) const { return centre(from_word(word)); }
+    __device__ __forceinline__ C constant(u64 word) const { return centre(from_word(word)); }
     static __device__ __forceinline__ double raw(u64 word) { return __longlong_as_double((long long)word); }
     static __device__ __forceinline__ u64 unraw(double x) { return (u64)__double_as_longlong(x); }
     /* |x| <= 4q, constant centred -> canonical word / centred value */
-    __device__ __forceinline__ u64 mul_canonical(double x, W w) const { return canonical(mul(x, w)); }
+    __device__ __forceinline__ u64 mul_canonical(double x, C w) const { return canonical(mul(x, w)); }
     __device__ __forceinline__ u64 finish(double x) const { return canonical(reduce(x)); }
     static __device__ __forceinline__ W twiddle(const GpuTables &t, bool inverse, u32 prime, u32 index) {
         const double *table = inverse ? t.inverse_f64 : t.forward_f64;
@@ -227,7 +231,8 @@ struct PathF64 {
 
 struct PathI64 {
     typedef u64 T;
-    typedef ulonglong2 W; /* value, Shoup quotient */
+    typedef ulonglong2 W; /* twiddle: value, Shoup quotient */
+    typedef u64 C;        /* constant */
     GpuPrime m;
 
     __device__ __forceinline__ explicit PathI64(const GpuPrime &prime) : m(prime) {}
@@ -279,14 +284,41 @@ struct PathI64 {
     static const u32 sum_terms = 1u << 20;
 };
 
-/* LAUNCH_PATH(tables, kernel<...PATH...>, grid, block, stream, args): picks the data path of this card. */
+/*
+ * Programmatic dependent launch: a kernel may start while the one before it in its stream (or graph chain) is
+ * finishing. Every kernel of this back end calls gpu_wait before it touches memory that another kernel may
+ * write, in every thread, so that the end of one kernel still implies the end of all before it.
+ */
+__device__ __forceinline__ void gpu_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void gpu_release_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* gpu_launch enqueues a kernel, overlapping its start with the one before where that pays (small rings). */
+template <class... Parameters, class... Arguments>
+static cudaError_t gpu_launch(void (*kernel)(Parameters...), dim3 grid, u32 threads, cudaStream_t stream,
+                              u32 log_n, Arguments... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid, config.blockDim = dim3(threads), config.stream = stream;
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    if (log_n <= gpu_overlap_log_n_max) config.attrs = &overlap, config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+/* LAUNCH_PATH picks the data path of this card. */
 #define LAUNCH_PATH(host_tables, KERNEL, grid, block, stream, ...)                                           \
-    do {                                                                                                     \
-        if ((host_tables)->is_f64)                                                                           \
-            KERNEL<PathF64><<<(grid), (block), 0, (stream)>>>(__VA_ARGS__);                                  \
-        else                                                                                                 \
-            KERNEL<PathI64><<<(grid), (block), 0, (stream)>>>(__VA_ARGS__);                                  \
-    } while (0)
+    return (host_tables)->is_f64 ? gpu_launch(KERNEL<PathF64>, (grid), (block), (stream),                    \
+                                              (host_tables)->device.log_n, __VA_ARGS__)                      \
+                                 : gpu_launch(KERNEL<PathI64>, (grid), (block), (stream),                    \
+                                              (host_tables)->device.log_n, __VA_ARGS__)
 
 #endif /* __CUDACC__ */
 #endif

@@ -219,29 +219,38 @@ ckks_status cuda_run(void *stream, const device_operation *operation, ckks_error
 
 /* ---- graphs ---- */
 
-/* Captures one operation behind `dependencies`; tails receives what later operations must wait for. */
-ckks_status capture_one(CudaDevice *device, cudaGraph_t graph, const device_operation *o,
-                        const std::vector<cudaGraphNode_t> &dependencies, std::vector<cudaGraphNode_t> &tails,
-                        ckks_error *err) {
-    CUDA_TRY(cudaStreamBeginCaptureToGraph(device->capture, graph, dependencies.data(), nullptr,
-                                           dependencies.size(), cudaStreamCaptureModeThreadLocal));
-    const cudaError_t launched = enqueue(device->capture, o);
+/* what later work must wait for: the capture's current tails */
+ckks_status capture_tails(cudaStream_t stream, std::vector<cudaGraphNode_t> &tails, ckks_error *err) {
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     const cudaGraphNode_t *last = nullptr;
     size_t count = 0;
     unsigned long long id = 0;
-    cudaGraph_t same = nullptr;
+    cudaGraph_t graph = nullptr;
 #if CUDART_VERSION >= 13000
-    const cudaError_t asked =
-        cudaStreamGetCaptureInfo(device->capture, &capturing, &id, &same, &last, nullptr, &count);
+    CUDA_TRY(cudaStreamGetCaptureInfo(stream, &capturing, &id, &graph, &last, nullptr, &count));
 #else
-    const cudaError_t asked =
-        cudaStreamGetCaptureInfo_v2(device->capture, &capturing, &id, &same, &last, &count);
+    CUDA_TRY(cudaStreamGetCaptureInfo_v2(stream, &capturing, &id, &graph, &last, &count));
 #endif
-    if (asked == cudaSuccess) tails.assign(last, last + count);
+    tails.assign(last, last + count);
+    return CKKS_OK;
+}
+
+/* Captures operations [from, to), each of which depends on the one before alone, behind `dependencies`. */
+ckks_status capture_chain(CudaDevice *device, cudaGraph_t graph, const device_operation *operations,
+                          uint32_t from, uint32_t to, const std::vector<cudaGraphNode_t> &dependencies,
+                          std::vector<std::vector<cudaGraphNode_t>> &tails, ckks_error *err) {
+    CUDA_TRY(cudaStreamBeginCaptureToGraph(device->capture, graph, dependencies.data(), nullptr,
+                                           dependencies.size(), cudaStreamCaptureModeThreadLocal));
+    ckks_status rc = CKKS_OK;
+    for (uint32_t i = from; i < to && rc == CKKS_OK; i++) {
+        const device_operation *o = operations + i;
+        rc = cuda_check(enqueue(device->capture, o),
+                        o->kind == GRAPH_NODE_KERNEL ? kernel_name(o->kernel) : "copy", err);
+        if (rc == CKKS_OK) rc = capture_tails(device->capture, tails[i], err);
+    }
+    cudaGraph_t same = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(device->capture, &same);
-    CUDA_TRY(launched);
-    CUDA_TRY(asked);
+    if (rc != CKKS_OK) return rc;
     CUDA_TRY(ended);
     return CKKS_OK;
 }
@@ -259,14 +268,19 @@ ckks_status build_graph(CudaGraph *g, const device_operation *operations, const 
     CUDA_TRY(cudaGraphCreate(&g->graph, 0));
     std::vector<std::vector<cudaGraphNode_t>> tails(count);
     std::vector<cudaGraphNode_t> dependencies;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count;) {
+        uint32_t end = i + 1;
+        while (end < count && nodes[end].dependency_count == 1 && nodes[end].dependencies[0] == end - 1)
+            end++;
         dependencies.clear();
         for (uint32_t d = 0; d < nodes[i].dependency_count; d++) {
             const std::vector<cudaGraphNode_t> &of = tails[nodes[i].dependencies[d]];
             dependencies.insert(dependencies.end(), of.begin(), of.end());
         }
-        const ckks_status rc = capture_one(g->device, g->graph, operations + i, dependencies, tails[i], err);
+        const ckks_status rc =
+            capture_chain(g->device, g->graph, operations, i, end, dependencies, tails, err);
         if (rc != CKKS_OK) return rc;
+        i = end;
     }
     CUDA_TRY(cudaGraphInstantiate(&g->exec, g->graph, 0));
     CUDA_TRY(cudaGraphUpload(g->exec, g->device->capture));
@@ -421,10 +435,12 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     if (found != cudaSuccess || count == 0) {
         (void)cudaGetLastError();
         int driver = 0;
-        if (found == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver != 0)
-            return ckks_error_set(err, CKKS_NOT_FOUND, "device",
-                                  "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the driver", driver / 1000,
-                                  driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        if (found == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+            driver != 0)
+            return ckks_error_set(
+                err, CKKS_NOT_FOUND, "device",
+                "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the driver",
+                driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
         if (found == cudaErrorInsufficientDriver)
             return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA driver on this machine");
         return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA GPU: %s", cudaGetErrorString(found));
@@ -445,6 +461,8 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     if (!device) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device", "out of host memory");
     device->index = index;
     device->is_f64 = prefers_f64(p);
+    const char *overlap = getenv("CKKSD_CUDA_OVERLAP");
+    if (p.major < 9 || (overlap && strcmp(overlap, "0") == 0)) gpu_overlap_log_n_max = 0;
     out->backend = &backend;
     out->self = device;
     out->bytes_total = available;
@@ -452,6 +470,8 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
              p.minor, device->is_f64 ? "FP64 path" : "64-bit integer path", (double)total / 1073741824.0);
     return CKKS_OK;
 }
+
+u32 gpu_overlap_log_n_max = 15;
 
 #define POINTWISE(K) [](cudaStream_t s, const void *a) { return cuda_pointwise(s, K, a); }
 #define SCALARS(K)   [](cudaStream_t s, const void *a) { return cuda_scalars(s, K, a); }

@@ -23,6 +23,8 @@ __device__ u64 packed_offset(const GpuTables &t, const kernel_basis &b, u32 comp
 
 /* grid: (N / threads, limbs, components) */
 __global__ void __launch_bounds__(threads) unpack(GpuTables t, kernel_unpack_args a) {
+    gpu_release_next();
+    gpu_wait();
     __shared__ u64 start;
     const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y, component = blockIdx.z;
     if (threadIdx.x == 0) start = packed_offset(t, a.out.basis, component, limb);
@@ -54,6 +56,8 @@ __global__ void __launch_bounds__(threads) unpack(GpuTables t, kernel_unpack_arg
 
 /* grid: (N / 4 / 64, limbs): one block of the stream, four coefficients, a thread */
 __global__ void __launch_bounds__(64) expand(GpuTables t, kernel_expand_args a) {
+    gpu_release_next();
+    gpu_wait();
     const u32 block = blockIdx.x * 64 + threadIdx.x, limb = blockIdx.y,
               prime = prime_of(t, a.out.basis, limb);
     const GpuPrime m = t.prime[prime];
@@ -68,6 +72,8 @@ __global__ void __launch_bounds__(64) expand(GpuTables t, kernel_expand_args a) 
 /* A word that is not zero anywhere: block-wide votes into a flag, then the last block decides. One block is
  * enough: it runs once per input and stops at the first non-zero word. */
 __global__ void __launch_bounds__(1024) check_nonzero(GpuTables t, kernel_check_nonzero_args a) {
+    gpu_release_next();
+    gpu_wait();
     const u64 count = (u64)(a.a.basis.q_count + a.a.basis.p_count) << t.log_n;
     for (u64 base = 0; base < count; base += 1024)
         if (__syncthreads_or(a.a.words[base + threadIdx.x] != 0)) return;
@@ -77,6 +83,8 @@ __global__ void __launch_bounds__(1024) check_nonzero(GpuTables t, kernel_check_
 /* grid: (ceil(64-bit words of the widest limb / threads), limbs, components): a thread gathers one 64-bit
  * word of the stream */
 __global__ void __launch_bounds__(threads) pack(GpuTables t, kernel_pack_args a) {
+    gpu_release_next();
+    gpu_wait();
     __shared__ u64 start;
     const u32 limb = blockIdx.y, component = blockIdx.z;
     if (threadIdx.x == 0) start = packed_offset(t, a.a.basis, component, limb);
@@ -106,20 +114,18 @@ cudaError_t cuda_unpack(cudaStream_t stream, const kernel_unpack_args *a) {
 
 cudaError_t cuda_expand(cudaStream_t stream, const kernel_expand_args *a) {
     const GpuTables &t = cuda_tables(a->tables)->device;
-    expand<<<dim3((1u << t.log_n) / 256, basis_limb_count(a->out.basis)), 64, 0, stream>>>(t, *a);
-    return cudaGetLastError();
+    return gpu_launch(expand, dim3((1u << t.log_n) / 256, basis_limb_count(a->out.basis)), 64, stream,
+                      t.log_n, t, *a);
 }
 
 cudaError_t cuda_check_nonzero(cudaStream_t stream, const kernel_check_nonzero_args *a) {
     const GpuTables &t = cuda_tables(a->tables)->device;
-    check_nonzero<<<1, 1024, 0, stream>>>(t, *a);
-    return cudaGetLastError();
+    return gpu_launch(check_nonzero, dim3(1), 1024, stream, t.log_n, t, *a);
 }
 
 cudaError_t cuda_pack(cudaStream_t stream, const kernel_pack_args *a) {
     const GpuTables &t = cuda_tables(a->tables)->device;
     const u32 words = ((CKKS_PRIME_BITS_MAX << t.log_n) / 128 + 1) * 2;
-    pack<<<dim3((words + threads - 1) / threads, basis_limb_count(a->a.basis), a->a.component_count), threads,
-           0, stream>>>(t, *a);
-    return cudaGetLastError();
+    const dim3 grid((words + threads - 1) / threads, basis_limb_count(a->a.basis), a->a.component_count);
+    return gpu_launch(pack, grid, threads, stream, t.log_n, t, *a);
 }

@@ -5,76 +5,148 @@
  * digits and all batch entries together; MOD_DOWN and RESCALE likewise, with the division in the last pass's
  * store.
  */
-#include "kernels/cuda/ntt.cuh"
+#include "kernels/cuda/convert.cuh"
 
 namespace {
 
-/* Centred y of one source residue after the inverse transform: times (D/s)^-1 * N^-1, centred. As the path's
- * raw value. */
-__device__ __forceinline__ u64 source_raw(const PathF64 &path, double x, u64 hat_inverse_n) {
-    return PathF64::unraw(path.centre(path.mul(x, path.constant(hat_inverse_n))));
+/* Centred y of one source residue after the inverse transform: times (D/s)^-1 * N^-1, as the path's raw
+ * value. */
+__device__ __forceinline__ u64 source_raw(const PathF64 &path, double x, double hat_inverse_n) {
+    return PathF64::unraw(path.centre(path.mul(x, hat_inverse_n)));
 }
 __device__ __forceinline__ u64 source_raw(const PathI64 &path, u64 x, u64 hat_inverse_n) {
     return gpu_mul(x, hat_inverse_n, path.m);
 }
 
-/* sum of y_i * hat_i - #{y_i > half} * D modulo the target prime; y at stride N words */
-__device__ __forceinline__ double convert(const PathF64 &path, const GpuTables &t, const GpuConversion &c,
-                                          u32 target, const u64 *y, u32 i) {
-    double sum = 0.0;
-    for (u32 s = 0; s < c.source_count; s++) {
-        const double w = path.constant(__ldg(c.hat + (size_t)s * t.prime_count + target));
-        sum += path.mul(PathF64::raw(y[((size_t)s << t.log_n) + i]), w);
-        if ((s & 3) == 3) sum = path.reduce(sum);
-    }
-    return path.reduce(sum);
+/* The constants of one conversion to one target prime, in shared memory; every thread of the block calls. */
+template <class P>
+__device__ __forceinline__ void stage_constants(const P &path, const GpuTables &t, const GpuConversion *c,
+                                                u32 sources, u32 target, typename P::C *constants) {
+    if (threadIdx.x < sources)
+        constants[threadIdx.x] = path.constant(__ldg(c->hat + (size_t)threadIdx.x * t.prime_count + target));
+    __syncthreads();
 }
-__device__ __forceinline__ u64 convert(const PathI64 &path, const GpuTables &t, const GpuConversion &c,
-                                       u32 target, const u64 *y, u32 i) {
-    PathI64::Accumulator sum = PathI64::sum_zero();
-    u32 above = 0;
-    for (u32 s = 0; s < c.source_count; s++) {
-        const u64 value = y[((size_t)s << t.log_n) + i];
-        above += value > t.prime[c.source[s]].q / 2;
-        path.sum_add(sum, value, __ldg(c.hat + (size_t)s * t.prime_count + target));
+
+/* x[k] = sum over sources of y * hat - #{y > half} * D modulo the target prime; y of source s at y + s * N */
+template <int COUNT>
+__device__ __forceinline__ void convert(double (&x)[COUNT], const PathF64 &path, const GpuTables &t,
+                                        const GpuConversion *, u32 sources, u32, const double *hat,
+                                        const u64 *y, u32 at, u32 step) {
+    double next[COUNT];
+    raw_load<PathF64>(next, y, at, step);
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) x[k] = 0.0;
+    for (u32 s = 0; s < sources; s++) {
+        double now[COUNT];
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) now[k] = next[k];
+        if (s + 1 < sources) raw_load<PathF64>(next, y + ((size_t)(s + 1) << t.log_n), at, step);
+        const double w = hat[s];
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) x[k] += path.mul(now[k], w);
+        if ((s & 3) == 3) {
+#pragma unroll
+            for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
+        }
     }
-    path.sum_add(sum, above, path.m.q - __ldg(c.product + target));
-    return path.sum_finish(sum);
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
+}
+template <int COUNT>
+__device__ __forceinline__ void convert(u64 (&x)[COUNT], const PathI64 &path, const GpuTables &t,
+                                        const GpuConversion *c, u32 sources, u32 target, const u64 *hat,
+                                        const u64 *y, u32 at, u32 step) {
+    const u64 minus_product = path.m.q - __ldg(c->product + target);
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+        PathI64::Accumulator sum = PathI64::sum_zero();
+        u32 above = 0;
+        for (u32 s = 0; s < sources; s++) {
+            const u64 value = y[((size_t)s << t.log_n) + at + (u32)k * step];
+            above += value > t.prime[c->source[s]].q / 2;
+            path.sum_add(sum, value, hat[s]);
+        }
+        path.sum_add(sum, above, minus_product);
+        x[k] = path.sum_finish(sum);
+    }
 }
 
 /* ---- MOD_UP ---- */
 
-struct ModUpInverseIO {
-    kernel_mod_up_args a;
-    u32 level;
-    bool last;
-    __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
-    __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
-    __device__ __forceinline__ u32 prime(const GpuTables &, u32 job) const { return job % (level + 1); }
-    template <class P>
-    __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime,
-                                                  u32 i) const {
-        if (last) return P::raw(a.scratch[((size_t)job << t.log_n) + i]);
-        const u32 batch = job / (level + 1);
-        return path.load(a.a.words[(((size_t)batch * a.a_batch_stride + prime) << t.log_n) + i]);
-    }
-    template <class P>
-    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i,
-                                          typename P::T x) const {
-        u64 word = P::unraw(x);
-        if (last) {
-            const u32 digit = prime / t.digit_size;
-            const GpuConversion &c = t.mod_up[(size_t)level * t.dnum + digit];
-            word = source_raw(path, x, __ldg(c.hat_inverse_n + prime % t.digit_size));
+template <class P, bool LAST> struct ModUpInverseJob {
+    P path;
+    u32 prime;
+    const u64 *in;
+    u64 *scratch;
+    typename P::C hat_inverse_n;
+    template <int COUNT>
+    __device__ __forceinline__ void load(typename P::T (&x)[COUNT], u32 at, u32 step) const {
+        if constexpr (LAST) {
+            raw_load<P>(x, scratch, at, step);
+        } else {
+#pragma unroll
+            for (int k = 0; k < COUNT; k++) x[k] = path.load(in[at + (u32)k * step]);
         }
-        a.scratch[((size_t)job << t.log_n) + i] = word;
+    }
+    template <int COUNT>
+    __device__ __forceinline__ void store(const typename P::T (&x)[COUNT], u32 at, u32 step) const {
+        if constexpr (!LAST) {
+            raw_store<P>(scratch, x, at, step);
+        } else {
+#pragma unroll
+            for (int k = 0; k < COUNT; k++)
+                scratch[at + (u32)k * step] = source_raw(path, x[k], hat_inverse_n);
+        }
     }
 };
 
-struct ModUpForwardIO {
+template <bool LAST> struct ModUpInverseIO {
+    kernel_mod_up_args a;
+    u32 level;
+    __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
+    __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
+    template <class P>
+    __device__ __forceinline__ ModUpInverseJob<P, LAST> open(const GpuTables &t, u32 job,
+                                                             typename P::C *) const {
+        const u32 prime = job % (level + 1), batch = job / (level + 1), digit = prime / t.digit_size;
+        const P path(t.prime[prime]);
+        const GpuConversion *c = t.mod_up + (size_t)level * t.dnum + digit;
+        return {path, prime, a.a.words + (((size_t)batch * a.a_batch_stride + prime) << t.log_n),
+                a.scratch + ((size_t)job << t.log_n),
+                path.constant(LAST ? __ldg(c->hat_inverse_n + prime % t.digit_size) : 0)};
+    }
+};
+
+template <class P, bool LAST> struct ModUpForwardJob {
+    P path;
+    u32 prime;
+    const GpuTables &t;
+    const GpuConversion *conversion;
+    u32 sources;
+    const typename P::C *hat;
+    const u64 *y;
+    u64 *out;
+    template <int COUNT>
+    __device__ __forceinline__ void load(typename P::T (&x)[COUNT], u32 at, u32 step) const {
+        if constexpr (LAST)
+            raw_load<P>(x, out, at, step);
+        else
+            convert(x, path, t, conversion, sources, prime, hat, y, at, step);
+    }
+    template <int COUNT>
+    __device__ __forceinline__ void store(const typename P::T (&x)[COUNT], u32 at, u32 step) const {
+        if constexpr (!LAST) {
+            raw_store<P>(out, x, at, step);
+        } else {
+#pragma unroll
+            for (int k = 0; k < COUNT; k++) out[at + (u32)k * step] = path.finish(x[k]);
+        }
+    }
+};
+
+template <bool LAST> struct ModUpForwardIO {
     kernel_mod_up_args a;
     u32 level, limbs, digits;
-    bool last;
     /* job = (batch * digits + digit) * limbs + limb */
     __device__ __forceinline__ u32 limb(u32 job) const { return job % limbs; }
     __device__ __forceinline__ u32 digit(u32 job) const { return job / limbs % digits; }
@@ -83,27 +155,58 @@ struct ModUpForwardIO {
         return limb(job) <= level && limb(job) / t.digit_size == digit(job);
     }
     __device__ __forceinline__ void bypass(const GpuTables &t, u32 job, u32 base, u32 count) const {
-        if (last) return;
+        if (!LAST) return;
         const u64 *from = a.a.words + (((size_t)batch(job) * a.a_batch_stride + limb(job)) << t.log_n);
         u64 *to = a.out + ((size_t)job << t.log_n);
         for (u32 i = base + threadIdx.x; i < base + count; i += blockDim.x) to[i] = from[i];
     }
-    __device__ __forceinline__ u32 prime(const GpuTables &t, u32 job) const {
-        return limb(job) <= level ? limb(job) : t.q_count + limb(job) - level - 1;
-    }
     template <class P>
-    __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime,
-                                                  u32 i) const {
-        if (last) return P::raw(a.out[((size_t)job << t.log_n) + i]);
-        const GpuConversion &c = t.mod_up[(size_t)level * t.dnum + digit(job)];
-        const u64 *y =
-            a.scratch + (((size_t)batch(job) * (level + 1) + digit(job) * t.digit_size) << t.log_n);
-        return convert(path, t, c, prime, y, i);
+    __device__ __forceinline__ ModUpForwardJob<P, LAST> open(const GpuTables &t, u32 job,
+                                                             typename P::C *constants) const {
+        const u32 prime = limb(job) <= level ? limb(job) : t.q_count + limb(job) - level - 1;
+        const u32 first = digit(job) * t.digit_size, sources = min(t.digit_size, level + 1 - first);
+        const P path(t.prime[prime]);
+        const GpuConversion *c = t.mod_up + (size_t)level * t.dnum + digit(job);
+        if (!LAST) stage_constants(path, t, c, sources, prime, constants);
+        return {path,
+                prime,
+                t,
+                c,
+                sources,
+                constants,
+                a.scratch + (((size_t)batch(job) * (level + 1) + first) << t.log_n),
+                a.out + ((size_t)job << t.log_n)};
     }
-    template <class P>
-    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32, u32 i,
-                                          typename P::T x) const {
-        a.out[((size_t)job << t.log_n) + i] = last ? path.finish(x) : P::unraw(x);
+};
+
+/* unit = batch * digits + digit; targets are all limbs but the digit's own */
+struct ModUpConvertIO {
+    kernel_mod_up_args a;
+    u32 level, limbs, digits;
+    __device__ __forceinline__ u32 first(const GpuTables &t, u32 unit) const {
+        return unit % digits * t.digit_size;
+    }
+    __device__ __forceinline__ u32 sources(const GpuTables &t, u32 unit) const {
+        return min(t.digit_size, level + 1 - first(t, unit));
+    }
+    __device__ __forceinline__ u32 targets(const GpuTables &t, u32 unit) const {
+        return limbs - sources(t, unit);
+    }
+    __device__ __forceinline__ u32 limb(const GpuTables &t, u32 unit, u32 target) const {
+        return target < first(t, unit) ? target : target + sources(t, unit);
+    }
+    __device__ __forceinline__ u32 prime(const GpuTables &t, u32 unit, u32 target) const {
+        const u32 i = limb(t, unit, target);
+        return i <= level ? i : t.q_count + i - level - 1;
+    }
+    __device__ __forceinline__ const GpuConversion *conversion(const GpuTables &t, u32 unit) const {
+        return t.mod_up + (size_t)level * t.dnum + unit % digits;
+    }
+    __device__ __forceinline__ const u64 *y(const GpuTables &t, u32 unit) const {
+        return a.scratch + (((size_t)(unit / digits) * (level + 1) + first(t, unit)) << t.log_n);
+    }
+    __device__ __forceinline__ u64 *out(const GpuTables &t, u32 unit, u32 target) const {
+        return a.out + (((size_t)unit * limbs + limb(t, unit, target)) << t.log_n);
     }
 };
 
@@ -113,103 +216,193 @@ struct DivideArgs {
     kernel_poly out, a, add; /* add.words NULL = absent */
     u32 add_galois;
     u32 batch_count, out_batch_stride, a_batch_stride, add_batch_stride;
-    u32 level;   /* of the numerator */
-    u32 q_limbs; /* of the numerator: level + 1 */
+    u32 q_limbs; /* of the numerator: its level + 1 */
     u32 out_limbs;
-    u32 p_limbs;                     /* P limbs among the sources: p_count or 0 */
     const GpuConversion *conversion; /* device */
     u32 sources;
     u64 *y, *middle; /* scratch: [value][source][N], [value][out limb][N] */
 };
 
-/* numerator limb i of component c, position at: a, plus P * permuted add in the q limbs */
+/* One limb of one numerator: a, plus P * permuted add where there is one. */
+template <class P> struct Numerator {
+    const u64 *a, *add; /* add NULL: none */
+    typename P::C p_product;
+    u32 galois, log_n;
+    u64 q;
+    template <int COUNT>
+    __device__ __forceinline__ void words(u64 (&w)[COUNT], const P &path, u32 at, u32 step) const {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) w[k] = a[at + (u32)k * step];
+        if (!add) return;
+        u64 extra[COUNT];
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) {
+            const u32 i = at + (u32)k * step;
+            extra[k] = add[galois == 1 ? i : gpu_permute(i, galois, log_n)];
+        }
+#pragma unroll
+        for (int k = 0; k < COUNT; k++)
+            w[k] = gpu_add(w[k], path.mul_canonical(path.load(extra[k]), p_product), q);
+    }
+};
 template <class P>
-__device__ __forceinline__ u64 numerator(const P &path, const GpuTables &t, const DivideArgs &d, u32 value,
-                                         u32 limb, u32 prime, u32 i) {
+__device__ __forceinline__ Numerator<P> numerator_of(const P &path, const GpuTables &t, const DivideArgs &d,
+                                                     u32 value, u32 limb, u32 prime) {
     const u32 components = d.out.component_count, batch = value / components, component = value % components;
-    const u64 word =
-        d.a.words[(((size_t)batch * d.a_batch_stride + (size_t)component * d.a.component_stride + limb)
-                   << t.log_n) +
-                  i];
-    if (d.add.words == nullptr || component >= d.add.component_count || limb >= d.q_limbs) return word;
-    const u32 from = d.add_galois == 1 ? i : gpu_permute(i, d.add_galois, t.log_n);
-    const u64 extra =
-        d.add.words[(((size_t)batch * d.add_batch_stride + (size_t)component * d.add.component_stride + limb)
-                     << t.log_n) +
-                    from];
-    return gpu_add(word, path.mul_canonical(path.load(extra), path.constant(t.prime[prime].p_product)),
-                   t.prime[prime].q);
+    const bool has_add = d.add.words != nullptr && component < d.add.component_count && limb < d.q_limbs;
+    return {
+        d.a.words +
+            (((size_t)batch * d.a_batch_stride + (size_t)component * d.a.component_stride + limb) << t.log_n),
+        has_add
+            ? d.add.words +
+                  (((size_t)batch * d.add_batch_stride + (size_t)component * d.add.component_stride + limb)
+                   << t.log_n)
+            : nullptr,
+        path.constant(has_add ? t.prime[prime].p_product : 0),
+        d.add_galois,
+        t.log_n,
+        t.prime[prime].q};
 }
 
-struct DivideInverseIO {
-    DivideArgs d;
-    bool last;
-    __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
-    __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
-    /* job = value * sources + source; sources: all p, then q_level where it is one */
-    __device__ __forceinline__ u32 prime(const GpuTables &, u32 job) const {
-        return __ldg(d.conversion->source + job % d.sources);
+template <class P, bool LAST> struct DivideInverseJob {
+    P path;
+    u32 prime;
+    Numerator<P> numerator;
+    typename P::C hat_inverse_n;
+    u64 *y;
+    template <int COUNT>
+    __device__ __forceinline__ void load(typename P::T (&x)[COUNT], u32 at, u32 step) const {
+        if constexpr (LAST) {
+            raw_load<P>(x, y, at, step);
+        } else {
+            u64 w[COUNT];
+            numerator.words(w, path, at, step);
+#pragma unroll
+            for (int k = 0; k < COUNT; k++) x[k] = path.load(w[k]);
+        }
     }
-    template <class P>
-    __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime,
-                                                  u32 i) const {
-        if (last) return P::raw(d.y[((size_t)job << t.log_n) + i]);
-        const u32 limb = prime < t.q_count ? prime : d.q_limbs + (prime - t.q_count);
-        return path.load(numerator(path, t, d, job / d.sources, limb, prime, i));
-    }
-    template <class P>
-    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32, u32 i,
-                                          typename P::T x) const {
-        d.y[((size_t)job << t.log_n) + i] =
-            last ? source_raw(path, x, __ldg(d.conversion->hat_inverse_n + job % d.sources)) : P::unraw(x);
+    template <int COUNT>
+    __device__ __forceinline__ void store(const typename P::T (&x)[COUNT], u32 at, u32 step) const {
+        if constexpr (!LAST) {
+            raw_store<P>(y, x, at, step);
+        } else {
+#pragma unroll
+            for (int k = 0; k < COUNT; k++) y[at + (u32)k * step] = source_raw(path, x[k], hat_inverse_n);
+        }
     }
 };
 
-struct DivideForwardIO {
+template <bool LAST> struct DivideInverseIO {
     DivideArgs d;
-    bool last;
-    /* job = value * out_limbs + limb */
     __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
     __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
-    __device__ __forceinline__ u32 prime(const GpuTables &, u32 job) const { return job % d.out_limbs; }
+    /* job = value * sources + source */
     template <class P>
-    __device__ __forceinline__ typename P::T load(const P &path, const GpuTables &t, u32 job, u32 prime,
-                                                  u32 i) const {
-        if (last) return P::raw(d.middle[((size_t)job << t.log_n) + i]);
-        return convert(path, t, *d.conversion, prime,
-                       d.y + (((size_t)(job / d.out_limbs) * d.sources) << t.log_n), i);
+    __device__ __forceinline__ DivideInverseJob<P, LAST> open(const GpuTables &t, u32 job,
+                                                              typename P::C *) const {
+        const u32 source = job % d.sources, prime = __ldg(d.conversion->source + source);
+        const u32 limb = prime < t.q_count ? prime : d.q_limbs + (prime - t.q_count);
+        const P path(t.prime[prime]);
+        return {path, prime, numerator_of(path, t, d, job / d.sources, limb, prime),
+                path.constant(LAST ? __ldg(d.conversion->hat_inverse_n + source) : 0),
+                d.y + ((size_t)job << t.log_n)};
     }
-    template <class P>
-    __device__ __forceinline__ void store(const P &path, const GpuTables &t, u32 job, u32 prime, u32 i,
-                                          typename P::T x) const {
-        if (!last) {
-            d.middle[((size_t)job << t.log_n) + i] = P::unraw(x);
-            return;
+};
+
+template <class P, bool LAST> struct DivideForwardJob {
+    P path;
+    u32 prime;
+    const GpuTables &t;
+    const GpuConversion *conversion;
+    u32 sources;
+    const typename P::C *hat;
+    const u64 *y;
+    u64 *middle, *out;
+    Numerator<P> numerator;
+    typename P::C inverse;
+    template <int COUNT>
+    __device__ __forceinline__ void load(typename P::T (&x)[COUNT], u32 at, u32 step) const {
+        if constexpr (LAST)
+            raw_load<P>(x, middle, at, step);
+        else
+            convert(x, path, t, conversion, sources, prime, hat, y, at, step);
+    }
+    template <int COUNT>
+    __device__ __forceinline__ void store(const typename P::T (&x)[COUNT], u32 at, u32 step) const {
+        if constexpr (!LAST) {
+            raw_store<P>(middle, x, at, step);
+        } else {
+            u64 w[COUNT];
+            numerator.words(w, path, at, step);
+#pragma unroll
+            for (int k = 0; k < COUNT; k++)
+                out[at + (u32)k * step] =
+                    path.mul_canonical(path.load(gpu_sub(w[k], path.finish(x[k]), numerator.q)), inverse);
         }
+    }
+};
+
+template <bool LAST> struct DivideForwardIO {
+    DivideArgs d;
+    __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
+    __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
+    /* job = value * out_limbs + limb */
+    template <class P>
+    __device__ __forceinline__ DivideForwardJob<P, LAST> open(const GpuTables &t, u32 job,
+                                                              typename P::C *constants) const {
         const u32 value = job / d.out_limbs, limb = job % d.out_limbs;
         const u32 batch = value / d.out.component_count, component = value % d.out.component_count;
-        const u64 q = t.prime[prime].q;
-        const u64 difference = gpu_sub(numerator(path, t, d, value, limb, prime, i), path.finish(x), q);
-        d.out.words[(((size_t)batch * d.out_batch_stride + (size_t)component * d.out.component_stride + limb)
-                     << t.log_n) +
-                    i] = path.mul_canonical(path.load(difference),
-                                            path.constant(__ldg(d.conversion->product_inverse + prime)));
+        const P path(t.prime[limb]);
+        if (!LAST) stage_constants(path, t, d.conversion, d.sources, limb, constants);
+        return {path,
+                limb,
+                t,
+                d.conversion,
+                d.sources,
+                constants,
+                d.y + (((size_t)value * d.sources) << t.log_n),
+                d.middle + ((size_t)job << t.log_n),
+                d.out.words +
+                    (((size_t)batch * d.out_batch_stride + (size_t)component * d.out.component_stride + limb)
+                     << t.log_n),
+                numerator_of(path, t, d, value, limb, limb),
+                path.constant(LAST ? __ldg(d.conversion->product_inverse + limb) : 0)};
+    }
+};
+
+/* unit = value; targets are the limbs of the quotient */
+struct DivideConvertIO {
+    DivideArgs d;
+    __device__ __forceinline__ u32 sources(const GpuTables &, u32) const { return d.sources; }
+    __device__ __forceinline__ u32 targets(const GpuTables &, u32) const { return d.out_limbs; }
+    __device__ __forceinline__ u32 prime(const GpuTables &, u32, u32 target) const { return target; }
+    __device__ __forceinline__ const GpuConversion *conversion(const GpuTables &, u32) const {
+        return d.conversion;
+    }
+    __device__ __forceinline__ const u64 *y(const GpuTables &t, u32 unit) const {
+        return d.y + (((size_t)unit * d.sources) << t.log_n);
+    }
+    __device__ __forceinline__ u64 *out(const GpuTables &t, u32 unit, u32 target) const {
+        return d.middle + (((size_t)unit * d.out_limbs + target) << t.log_n);
     }
 };
 
 cudaError_t divide(cudaStream_t stream, const CudaTables *tables, const DivideArgs &d) {
     const u32 values = d.batch_count * d.out.component_count;
     cudaError_t rc;
-    if ((rc = ntt_run<true, false>(stream, tables, DivideInverseIO{d, false}, values * d.sources)) !=
+    if ((rc = ntt_run<true, false, 0>(stream, tables, DivideInverseIO<false>{d}, values * d.sources)) !=
         cudaSuccess)
         return rc;
-    if ((rc = ntt_run<true, true>(stream, tables, DivideInverseIO{d, true}, values * d.sources)) !=
+    if ((rc = ntt_run<true, true, 0>(stream, tables, DivideInverseIO<true>{d}, values * d.sources)) !=
         cudaSuccess)
         return rc;
-    if ((rc = ntt_run<false, true>(stream, tables, DivideForwardIO{d, false}, values * d.out_limbs)) !=
-        cudaSuccess)
-        return rc;
-    return ntt_run<false, false>(stream, tables, DivideForwardIO{d, true}, values * d.out_limbs);
+    rc = convert_run(stream, tables, DivideConvertIO{d}, d.sources, values, d.out_limbs);
+    if (rc == cudaErrorNotSupported)
+        rc = ntt_run<false, true, REDUCE_AFTER_REDUCED>(stream, tables, DivideForwardIO<false>{d},
+                                                        values * d.out_limbs);
+    if (rc != cudaSuccess) return rc;
+    return ntt_run<false, false, REDUCE_AFTER_PASS>(stream, tables, DivideForwardIO<true>{d},
+                                                    values * d.out_limbs);
 }
 
 /* ---- KEY_PRODUCT ---- */
@@ -265,41 +458,46 @@ cudaError_t cuda_mod_up(cudaStream_t stream, const kernel_mod_up_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
     const u32 level = a->a.basis.q_count - 1, limbs = level + 1 + tables->device.p_count;
     const u32 digits = (level + tables->device.digit_size) / tables->device.digit_size;
+    const u32 sources = a->batch_count * (level + 1), jobs = a->batch_count * digits * limbs;
     cudaError_t rc;
-    if ((rc = ntt_run<true, false>(stream, tables, ModUpInverseIO{*a, level, false},
-                                   a->batch_count * (level + 1))) != cudaSuccess)
-        return rc;
-    if ((rc = ntt_run<true, true>(stream, tables, ModUpInverseIO{*a, level, true},
-                                  a->batch_count * (level + 1))) != cudaSuccess)
-        return rc;
-    const u32 jobs = a->batch_count * digits * limbs;
-    if ((rc = ntt_run<false, true>(stream, tables, ModUpForwardIO{*a, level, limbs, digits, false}, jobs)) !=
+    if ((rc = ntt_run<true, false, 0>(stream, tables, ModUpInverseIO<false>{*a, level}, sources)) !=
         cudaSuccess)
         return rc;
-    return ntt_run<false, false>(stream, tables, ModUpForwardIO{*a, level, limbs, digits, true}, jobs);
+    if ((rc = ntt_run<true, true, 0>(stream, tables, ModUpInverseIO<true>{*a, level}, sources)) !=
+        cudaSuccess)
+        return rc;
+    const u32 most = min(tables->device.digit_size, level + 1),
+              least = level + 1 - (digits - 1) * tables->device.digit_size;
+    rc = convert_run(stream, tables, ModUpConvertIO{*a, level, limbs, digits}, most, a->batch_count * digits,
+                     limbs - min(least, most));
+    if (rc == cudaErrorNotSupported)
+        rc = ntt_run<false, true, REDUCE_AFTER_REDUCED>(
+            stream, tables, ModUpForwardIO<false>{*a, level, limbs, digits}, jobs);
+    if (rc != cudaSuccess) return rc;
+    return ntt_run<false, false, REDUCE_AFTER_PASS>(stream, tables,
+                                                    ModUpForwardIO<true>{*a, level, limbs, digits}, jobs);
 }
 
 cudaError_t cuda_mod_down(cudaStream_t stream, const kernel_mod_down_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
     const GpuTables &t = tables->device;
-    const u32 level = a->a.basis.q_count - 1, values = a->batch_count * a->out.component_count;
-    const u32 sources = t.p_count + (a->with_rescale ? 1 : 0);
-    DivideArgs d = {a->out,
-                    a->a,
-                    a->add,
-                    a->add_galois_element,
-                    a->batch_count,
-                    a->out_batch_stride,
-                    a->a_batch_stride,
-                    a->add_batch_stride,
-                    level,
-                    level + 1,
-                    level + 1 - (a->with_rescale ? 1 : 0),
-                    t.p_count,
-                    t.mod_down + 2 * level + (a->with_rescale ? 1 : 0),
-                    sources,
-                    a->scratch,
-                    a->scratch + (((size_t)values * sources) << t.log_n)};
+    const u32 level = a->a.basis.q_count - 1, values = a->batch_count * a->out.component_count,
+              rescale = a->with_rescale ? 1 : 0;
+    const u32 sources = t.p_count + rescale;
+    const DivideArgs d = {a->out,
+                          a->a,
+                          a->add,
+                          a->add_galois_element,
+                          a->batch_count,
+                          a->out_batch_stride,
+                          a->a_batch_stride,
+                          a->add_batch_stride,
+                          level + 1,
+                          level + 1 - rescale,
+                          t.mod_down + 2 * level + rescale,
+                          sources,
+                          a->scratch,
+                          a->scratch + (((size_t)values * sources) << t.log_n)};
     return divide(stream, tables, d);
 }
 
@@ -307,22 +505,20 @@ cudaError_t cuda_rescale(cudaStream_t stream, const kernel_rescale_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
     const GpuTables &t = tables->device;
     const u32 level = a->a.basis.q_count - 1;
-    DivideArgs d = {a->out,
-                    a->a,
-                    {},
-                    1,
-                    1,
-                    0,
-                    0,
-                    0,
-                    level,
-                    level + 1,
-                    level,
-                    0,
-                    t.rescale + level,
-                    1,
-                    a->scratch,
-                    a->scratch + ((size_t)a->out.component_count << t.log_n)};
+    const DivideArgs d = {a->out,
+                          a->a,
+                          {},
+                          1,
+                          1,
+                          0,
+                          0,
+                          0,
+                          level + 1,
+                          level,
+                          t.rescale + level,
+                          1,
+                          a->scratch,
+                          a->scratch + ((size_t)a->out.component_count << t.log_n)};
     return divide(stream, tables, d);
 }
 
@@ -334,5 +530,4 @@ cudaError_t cuda_key_product(cudaStream_t stream, const kernel_key_product_args 
     s.digits = a->is_public ? 1 : (a->level + t.digit_size) / t.digit_size;
     const u32 n = 1u << t.log_n;
     LAUNCH_PATH(tables, key_product, dim3(n / 128, s.limbs, a->out_count), 128, stream, t, *a, s);
-    return cudaGetLastError();
 }

@@ -11,6 +11,8 @@ __device__ __forceinline__ u32 prime_of(const GpuTables &t, const kernel_basis &
 /* grid: (N / 128, limbs, outs). Items of one out are contiguous: find the first by bisection. */
 template <class P>
 __global__ void __launch_bounds__(128) diagonal_sum(GpuTables t, kernel_diagonal_sum_args a) {
+    gpu_release_next();
+    gpu_wait();
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x, limb = blockIdx.y, out = blockIdx.z;
     const u32 limbs = a.basis.q_count + a.basis.p_count;
     const P path(t.prime[prime_of(t, a.basis, limb)]);
@@ -41,6 +43,8 @@ __global__ void __launch_bounds__(128) diagonal_sum(GpuTables t, kernel_diagonal
 }
 
 __global__ void __launch_bounds__(128) permute_sum(GpuTables t, kernel_permute_sum_args a) {
+    gpu_release_next();
+    gpu_wait();
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x, limb = blockIdx.y;
     const u64 q = t.prime[prime_of(t, a.out.basis, limb)].q;
     u64 sum = a.start ? a.start[((size_t)limb << t.log_n) + i] : 0;
@@ -57,6 +61,8 @@ const u32 matrix_rows = 16, matrix_columns = 32;
 
 template <class P>
 __global__ void __launch_bounds__(64) matrix_product(GpuTables t, kernel_matrix_product_args a) {
+    gpu_release_next();
+    gpu_wait();
     __shared__ u64 weight[matrix_rows][matrix_columns];
     const u32 i = blockIdx.x * 64 + threadIdx.x, row0 = blockIdx.y * matrix_rows;
     const u32 limbs = a.basis.q_count + a.basis.p_count, component = blockIdx.z / limbs,
@@ -102,14 +108,12 @@ cudaError_t cuda_diagonal_sum(cudaStream_t stream, const kernel_diagonal_sum_arg
     const CudaTables *tables = cuda_tables(a->tables);
     const dim3 grid((1u << tables->device.log_n) / 128, basis_limb_count(a->basis), a->out_count);
     LAUNCH_PATH(tables, diagonal_sum, grid, 128, stream, tables->device, *a);
-    return cudaGetLastError();
 }
 
 cudaError_t cuda_permute_sum(cudaStream_t stream, const kernel_permute_sum_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
     const dim3 grid((1u << tables->device.log_n) / 128, basis_limb_count(a->out.basis));
-    permute_sum<<<grid, 128, 0, stream>>>(tables->device, *a);
-    return cudaGetLastError();
+    return gpu_launch(permute_sum, grid, 128, stream, tables->device.log_n, tables->device, *a);
 }
 
 cudaError_t cuda_matrix_product(cudaStream_t stream, const kernel_matrix_product_args *a) {
@@ -117,5 +121,4 @@ cudaError_t cuda_matrix_product(cudaStream_t stream, const kernel_matrix_product
     const dim3 grid((1u << tables->device.log_n) / 64, (a->row_count + matrix_rows - 1) / matrix_rows,
                     a->component_count * basis_limb_count(a->basis));
     LAUNCH_PATH(tables, matrix_product, grid, 64, stream, tables->device, *a);
-    return cudaGetLastError();
 }

@@ -9,9 +9,10 @@ const u32 threads = 256;
 __device__ __forceinline__ u32 prime_of(const GpuTables &t, const kernel_basis &b, u32 limb) {
     return limb < b.q_count ? b.q_first + limb : t.q_count + (limb - b.q_count);
 }
-/* where limb `limb` of `from` sits in `p`, which may have more q limbs */
+/* where limb `limb` of `from` sits in `p`, which may have more limbs: matched by prime */
 __device__ __forceinline__ u32 limb_in(const kernel_poly &p, const kernel_basis &from, u32 limb) {
-    return limb < from.q_count ? limb : p.basis.q_count + (limb - from.q_count);
+    return limb < from.q_count ? from.q_first + limb - p.basis.q_first
+                               : p.basis.q_count + (limb - from.q_count);
 }
 __device__ __forceinline__ u64 *word_at(const GpuTables &t, const kernel_poly &p, u32 component, u32 limb,
                                         u32 i) {
@@ -78,12 +79,14 @@ __global__ void __launch_bounds__(threads)
 
 template <class P>
 __global__ void __launch_bounds__(threads) scalars(GpuTables t, kernel_id kernel, kernel_scalars_args a) {
+    gpu_release_next();
+    gpu_wait();
     const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y,
               prime = prime_of(t, a.out.basis, limb);
     const P path(t.prime[prime]);
     const u64 w = a.scalar[limb];
     for (u32 c = 0; c < a.out.component_count; c++) {
-        u64 x = *word_at(t, a.a, c, limb, i);
+        u64 x = *word_at(t, a.a, c, limb_in(a.a, a.out.basis, limb), i);
         if (kernel == KERNEL_MULTIPLY_SCALARS) {
             typename P::Accumulator s = P::sum_zero();
             path.sum_add(s, x, w);
@@ -96,10 +99,12 @@ __global__ void __launch_bounds__(threads) scalars(GpuTables t, kernel_id kernel
 }
 
 __global__ void __launch_bounds__(threads) automorphism(GpuTables t, kernel_automorphism_args a) {
+    gpu_release_next();
+    gpu_wait();
     const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y,
               from = gpu_permute(i, a.galois_element, t.log_n);
     for (u32 c = 0; c < a.out.component_count; c++)
-        *word_at(t, a.out, c, limb, i) = *word_at(t, a.a, c, limb, from);
+        *word_at(t, a.out, c, limb, i) = *word_at(t, a.a, c, limb_in(a.a, a.out.basis, limb), from);
 }
 
 dim3 grid_of(const CudaTables *tables, const kernel_poly &out) {
@@ -120,18 +125,16 @@ cudaError_t cuda_pointwise(cudaStream_t stream, kernel_id kernel, const void *ar
         LAUNCH_PATH(tables, binary, grid_of(tables, a->out), threads, stream, tables->device, kernel, a->out,
                     a->a, a->b);
     }
-    return cudaGetLastError();
 }
 
 cudaError_t cuda_scalars(cudaStream_t stream, kernel_id kernel, const void *arguments) {
     const kernel_scalars_args *a = static_cast<const kernel_scalars_args *>(arguments);
     const CudaTables *tables = cuda_tables(a->tables);
     LAUNCH_PATH(tables, scalars, grid_of(tables, a->out), threads, stream, tables->device, kernel, *a);
-    return cudaGetLastError();
 }
 
 cudaError_t cuda_automorphism(cudaStream_t stream, const kernel_automorphism_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
-    automorphism<<<grid_of(tables, a->out), threads, 0, stream>>>(tables->device, *a);
-    return cudaGetLastError();
+    return gpu_launch(automorphism, grid_of(tables, a->out), threads, stream, tables->device.log_n,
+                      tables->device, *a);
 }

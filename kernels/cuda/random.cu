@@ -16,6 +16,8 @@ __device__ __forceinline__ void store_signed(const GpuTables &t, const kernel_po
 
 /* one block of the stream a thread: 4 (ternary) or 8 coefficients */
 __global__ void __launch_bounds__(64) sample(GpuTables t, kernel_sample_args a) {
+    gpu_release_next();
+    gpu_wait();
     const u32 block = blockIdx.x * 64 + threadIdx.x, per_block = a.kind == SAMPLE_TERNARY ? 4 : 8;
     if (((u64)block * per_block) >> t.log_n) return;
     const u64 counter = a.random->counter + a.block_offset + block;
@@ -39,6 +41,8 @@ __global__ void __launch_bounds__(64) sample(GpuTables t, kernel_sample_args a) 
 }
 
 __global__ void advance(kernel_counter_args a) {
+    gpu_release_next();
+    gpu_wait();
     a.random->counter += a.block_count;
 }
 
@@ -47,11 +51,9 @@ __global__ void advance(kernel_counter_args a) {
 cudaError_t cuda_sample(cudaStream_t stream, const kernel_sample_args *a) {
     const GpuTables &t = cuda_tables(a->tables)->device;
     const u32 blocks = (u32)sample_block_count(a->kind, 1u << t.log_n);
-    sample<<<(blocks + 63) / 64, 64, 0, stream>>>(t, *a);
-    return cudaGetLastError();
+    return gpu_launch(sample, dim3((blocks + 63) / 64), 64, stream, t.log_n, t, *a);
 }
 
 cudaError_t cuda_counter_advance(cudaStream_t stream, const kernel_counter_args *a) {
-    advance<<<1, 1, 0, stream>>>(*a);
-    return cudaGetLastError();
+    return gpu_launch(advance, dim3(1), 1, stream, cuda_tables(a->tables)->device.log_n, *a);
 }

@@ -1,0 +1,167 @@
+/*
+ * Base conversion fused with the column pass of the forward transform, FP64 path: a thread loads its 8
+ * coefficients of every source residue once, keeps them in registers, and makes from them its part of `chunk`
+ * target limbs one after the other. The sources are read once per chunk instead of once per target: at 6
+ * sources and 96 targets that traffic was what bound the pass.
+ *
+ * An IO names for each unit (grid.z: a digit, or a value to divide) its conversion, sources and targets.
+ */
+#ifndef CKKS_CUDA_CONVERT_CUH
+#define CKKS_CUDA_CONVERT_CUH
+
+#include "kernels/cuda/ntt.cuh"
+
+const u32 convert_chunk_max = 12;
+const int convert_tile_log = 10; /* 128 threads: three blocks a multiprocessor at 168 registers */
+
+template <int SOURCES> struct ConvertJob {
+    PathF64 path;
+    u32 prime;
+    const double (&y)[SOURCES][8];
+    const double *hat;
+    u64 *out;
+    template <int COUNT> __device__ __forceinline__ void load(double (&x)[COUNT], u32, u32) const {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) x[k] = path.mul(y[0][k], hat[0]);
+#pragma unroll
+        for (int s = 1; s < SOURCES; s++) {
+            if (s % 4 == 0) {
+#pragma unroll
+                for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
+            }
+            const double w = hat[s];
+#pragma unroll
+            for (int k = 0; k < COUNT; k++) x[k] += path.mul(y[s][k], w);
+        }
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
+    }
+    template <int COUNT>
+    __device__ __forceinline__ void store(const double (&x)[COUNT], u32 at, u32 step) const {
+        raw_store<PathF64>(out, x, at, step);
+    }
+};
+
+template <class IO, int R_LOG, int SOURCES>
+__global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 log_other, u32 chunk) {
+    typedef PassShape<R_LOG, convert_tile_log> S;
+    typedef ConvertJob<SOURCES> Job;
+    constexpr int T = convert_tile_log, A1 = S::first(1), G1 = S::size(1),
+                  G2 = S::GROUPS == 3 ? S::size(2) : 1, A2 = S::GROUPS == 3 ? S::first(2) : 0;
+    static_assert(S::THREADS == 128 && S::size(0) == 3, "one radix-8 butterfly a thread in the first group");
+    __shared__ double tile[(1 << T) + (1 << (T - 3))];
+    __shared__ double hats[convert_chunk_max][SOURCES];
+    gpu_release_next();
+    const u32 unit = blockIdx.z, first = blockIdx.y * chunk, total = io.targets(t, unit);
+    const u32 count = first < total ? min(chunk, total - first) : 0;
+    const u32 sources = io.sources(t, unit);
+    const GpuConversion *conversion = io.conversion(t, unit);
+    for (u32 i = threadIdx.x; i < count * SOURCES; i += 128) {
+        const u32 prime = io.prime(t, unit, first + i / SOURCES), s = i % SOURCES;
+        hats[i / SOURCES][s] =
+            s < sources
+                ? PathF64(t.prime[prime]).constant(__ldg(conversion->hat + (size_t)s * t.prime_count + prime))
+                : 0.0;
+    }
+    gpu_wait();
+    const Place place = ntt_place<R_LOG, T, 0, 3, true>(0);
+    const u32 at = (place.lo << log_other) + (blockIdx.x << S::C_LOG) + place.c,
+              step = 1u << (R_LOG - 3 + log_other);
+    const u64 *from = io.y(t, unit);
+    double y[SOURCES][8];
+#pragma unroll
+    for (int s = 0; s < SOURCES; s++) {
+        if ((u32)s < sources)
+            raw_load<PathF64>(y[s], from + ((size_t)s << t.log_n), at, step);
+        else {
+#pragma unroll
+            for (int k = 0; k < 8; k++) y[s][k] = 0.0;
+        }
+    }
+    __syncthreads();
+    for (u32 c = 0; c < count; c++) {
+        const u32 prime = io.prime(t, unit, first + c);
+        const Job job = {PathF64(t.prime[prime]), prime, y, hats[c], io.out(t, unit, first + c)};
+        Twiddles<PathF64, R_LOG, T, 0, 3, false, true> w0;
+        Twiddles<PathF64, R_LOG, T, A1, G1, false, true> w1;
+        w0.load(t, prime, log_other);
+        w1.load(t, prime, log_other);
+        ntt_step<PathF64, Job, R_LOG, T, 0, 3, false, true, REDUCE_AFTER_REDUCED, true, false>(
+            job, w0, log_other, tile);
+        __syncthreads();
+        if constexpr (S::GROUPS == 3) {
+            Twiddles<PathF64, R_LOG, T, A2, G2, false, true> w2;
+            w2.load(t, prime, log_other);
+            ntt_step<PathF64, Job, R_LOG, T, A1, G1, false, true, REDUCE_AFTER_REDUCED, false, false>(
+                job, w1, log_other, tile);
+            __syncthreads();
+            ntt_step<PathF64, Job, R_LOG, T, A2, G2, false, true, REDUCE_AFTER_REDUCED, false, true>(
+                job, w2, log_other, tile);
+        } else {
+            ntt_step<PathF64, Job, R_LOG, T, A1, G1, false, true, REDUCE_AFTER_REDUCED, false, true>(
+                job, w1, log_other, tile);
+        }
+        if (c + 1 < count) __syncthreads();
+    }
+}
+
+template <class IO, int R_LOG, int SOURCES>
+static cudaError_t convert_enqueue(cudaStream_t stream, const GpuTables &t, const IO &io, u32 units,
+                                   u32 targets_max) {
+    const u32 tiles = (1u << t.log_n) >> convert_tile_log, blocks = tiles * units * targets_max;
+    /* enough blocks for two waves of three on each of 132 multiprocessors, then longer chunks */
+    u32 chunk = blocks / 792;
+    chunk = chunk < 1 ? 1 : chunk > convert_chunk_max ? convert_chunk_max : chunk;
+    const dim3 grid(tiles, (targets_max + chunk - 1) / chunk, units);
+    return gpu_launch(convert_pass<IO, R_LOG, SOURCES>, grid, 128, stream, t.log_n, t, io, t.log_n - R_LOG,
+                      chunk);
+}
+
+/* cudaErrorNotSupported: no instance for this shape; the caller takes the general pass */
+template <class IO, int R_LOG>
+static cudaError_t convert_sources(cudaStream_t stream, const GpuTables &t, const IO &io, u32 sources,
+                                   u32 units, u32 targets_max) {
+    switch (sources) {
+    case 1:
+        return convert_enqueue<IO, R_LOG, 1>(stream, t, io, units, targets_max);
+    case 2:
+        return convert_enqueue<IO, R_LOG, 2>(stream, t, io, units, targets_max);
+    case 3:
+        return convert_enqueue<IO, R_LOG, 3>(stream, t, io, units, targets_max);
+    default:
+        break;
+    }
+    if constexpr (R_LOG == 8) { /* N = 2^15, 2^16 */
+        switch (sources) {
+        case 4:
+            return convert_enqueue<IO, R_LOG, 4>(stream, t, io, units, targets_max);
+        case 5:
+            return convert_enqueue<IO, R_LOG, 5>(stream, t, io, units, targets_max);
+        case 6:
+            return convert_enqueue<IO, R_LOG, 6>(stream, t, io, units, targets_max);
+        case 7:
+            return convert_enqueue<IO, R_LOG, 7>(stream, t, io, units, targets_max);
+        default:
+            break;
+        }
+    }
+    return cudaErrorNotSupported;
+}
+
+template <class IO>
+static cudaError_t convert_run(cudaStream_t stream, const CudaTables *tables, const IO &io, u32 sources,
+                               u32 units, u32 targets_max) {
+    if (!tables->is_f64 || units == 0 || targets_max == 0) return cudaErrorNotSupported;
+    switch (ntt_columns_log(tables->device.log_n)) {
+    case 6:
+        return convert_sources<IO, 6>(stream, tables->device, io, sources, units, targets_max);
+    case 7:
+        return convert_sources<IO, 7>(stream, tables->device, io, sources, units, targets_max);
+    case 8:
+        return convert_sources<IO, 8>(stream, tables->device, io, sources, units, targets_max);
+    default:
+        return cudaErrorNotSupported;
+    }
+}
+
+#endif
