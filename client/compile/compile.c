@@ -203,7 +203,8 @@ static double score_range(const compilation *c) {
 static ckks_status substitute(compilation *c, ckks_error *err) {
     const double wanted = c->options.target_error * score_range(c);
     c->score_scale = 1;
-    for (double tolerance = 0.1; tolerance > 1e-7; tolerance /= 2) {
+    for (int halvings = 0; halvings < 20; halvings++) {
+        const double tolerance = ldexp(0.1, -halvings);
         ckks_status rc =
             graph_substitute(&c->graph, &c->lowered.graph, tolerance, c->options.range_margin, err);
         if (rc != CKKS_OK) return rc;

@@ -19,7 +19,7 @@ static ckks_status describe_columns(Ckksd__V1__ModelDescription *d, const compil
                                     double slack, arena *memory, ckks_error *err) {
     if (!raw->column_names) return CKKS_OK;
     Ckksd__V1__Column *columns = arena_take(memory, raw->column_count, sizeof *columns);
-    d->columns = arena_take(memory, raw->column_count, sizeof *d->columns);
+    d->columns = arena_take(memory, raw->column_count, sizeof(void *));
     if (!columns || !d->columns) return NO_MEMORY(err);
     for (uint32_t c = 0; c < raw->column_count; c++) {
         double low = INFINITY, high = -INFINITY;
@@ -60,7 +60,7 @@ static ckks_status describe_preprocess(Ckksd__V1__ModelDescription *d, const ir_
                                        uint32_t count, arena *memory, ckks_error *err) {
     if (!preprocess->is_present) return CKKS_OK;
     Ckksd__V1__PreprocessStep *step = arena_take(memory, 1, sizeof *step);
-    d->preprocess = arena_take(memory, 1, sizeof *d->preprocess);
+    d->preprocess = arena_take(memory, 1, sizeof(void *));
     if (!step || !d->preprocess) return NO_MEMORY(err);
     ckksd__v1__preprocess_step__init(step);
     step->has_kind = 1, step->kind = 1;

@@ -263,7 +263,7 @@ static ckks_status emit_linear(uint32_t *out, emission *e, uint32_t number, emit
     if (!scales) return NO_MEMORY(err);
     ckks_status rc = meet_scales(&result.scale, scales, e, n, q, wanted_scale(e, number), err);
     for (uint32_t t = 0; t < n->term_count && rc == CKKS_OK; t++) {
-        uint32_t value;
+        uint32_t value = 0;
         rc = emit_term(&value, e, n, &n->terms[t], scales[t], &result, row, e->values[number].variance, err);
         if (rc != CKKS_OK || t == 0) {
             *out = value;

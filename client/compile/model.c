@@ -171,7 +171,7 @@ static ckks_status read_initialisers(onnx_model *m, ckks_error *err) {
     for (size_t i = 0; i < g->n_initializer; i++) {
         const Onnx__Tensor *t = g->initializer[i];
         ckks_status rc;
-        uint32_t value;
+        uint32_t value = 0;
         if (!t->name || !*t->name)
             return ckks_error_set(err, CKKS_MALFORMED, "initializer", "number %zu has no name", i);
         if ((rc = value_define(m, &value, t->name, MODEL_NONE, err)) != CKKS_OK) return rc;

@@ -93,7 +93,7 @@ static ckks_status check_bias(const model_node *node, const tensor *y, const ten
 }
 
 static ckks_status gemm_evaluate(evaluation *e, ckks_error *err) {
-    product p;
+    product p = {0};
     ckks_status rc = gemm_product(&p, e->node, e->in[0], e->in[1], err);
     if (rc == CKKS_OK) rc = check_work(&p, e->node, err);
     if (rc != CKKS_OK) return rc;
@@ -105,7 +105,7 @@ static ckks_status gemm_evaluate(evaluation *e, ckks_error *err) {
 }
 
 static ckks_status matmul_evaluate(evaluation *e, ckks_error *err) {
-    product p;
+    product p = {0};
     const tensor *a = e->in[0], *b = e->in[1];
     ckks_status rc = matmul_product(&p, e->node, a, b, err);
     if (rc == CKKS_OK) rc = check_work(&p, e->node, err);
@@ -154,7 +154,7 @@ static ckks_status lower_product(lowering *l, const model_node *node, const prod
 }
 
 static ckks_status gemm_lower(lowering *l, const model_node *node, ckks_error *err) {
-    product p;
+    product p = {0};
     const model_value *v = l->model->values;
     ckks_status rc = gemm_product(&p, node, &v[node->inputs[0]].sample, &v[node->inputs[1]].sample, err);
     if (rc != CKKS_OK) return rc;
@@ -174,7 +174,7 @@ static ckks_status gemm_lower(lowering *l, const model_node *node, ckks_error *e
 }
 
 static ckks_status matmul_lower(lowering *l, const model_node *node, ckks_error *err) {
-    product p;
+    product p = {0};
     const model_value *v = l->model->values;
     const ckks_status rc =
         matmul_product(&p, node, &v[node->inputs[0]].sample, &v[node->inputs[1]].sample, err);

@@ -148,10 +148,13 @@ static ckks_status run_row(proving *p, uint64_t row, double *worst, ckks_error *
     graph_result result = {0};
     graph_input input = {
         .source = GRAPH_SOURCE_WORDS_HOST, .data = words, .bytes = 2 * component * sizeof *words};
-    ckks_status rc = words && slots ? CKKS_OK : NO_MEMORY(err);
+    ckks_status rc = CKKS_OK;
     const double *expected = p->rows->scores + row * score_count;
-    if (rc == CKKS_OK)
-        rc = encrypt_row(words, p, p->rows->rows + row * p->rows->element_count, slots, words + 2 * component,
+    if (!words || !slots) {
+        rc = NO_MEMORY(err);
+        goto out;
+    }
+    rc = encrypt_row(words, p, p->rows->rows + row * p->rows->element_count, slots, words + 2 * component,
                          err);
     value_signature_ciphertext(&input.signature, p->params, 2, pl->values[0].level, pl->values[0].scale,
                                device_id(p->dev));
@@ -161,6 +164,7 @@ static ckks_status run_row(proving *p, uint64_t row, double *worst, ckks_error *
     if (rc == CKKS_OK) rc = decrypt_scores(slots, p, &result, words, err);
     for (uint32_t i = 0; i < score_count && rc == CKKS_OK; i++)
         *worst = fmax(*worst, fabs(slots[i] - expected[i]));
+out:
     graph_result_release(&result);
     free(slots);
     free(words);
@@ -171,12 +175,16 @@ static ckks_status run_row(proving *p, uint64_t row, double *worst, ckks_error *
 static ckks_status compare_in_clear(proving *p, uint64_t row, ckks_error *err) {
     const uint32_t slot_count = params_slot_count_max(p->params);
     double *input = malloc(slot_count * sizeof *input), *output = malloc(slot_count * sizeof *output);
-    ckks_status rc = input && output ? CKKS_OK : NO_MEMORY(err);
-    for (uint32_t i = 0; i < slot_count && rc == CKKS_OK; i++) {
+    ckks_status rc = CKKS_OK;
+    if (!input || !output) {
+        rc = NO_MEMORY(err);
+        goto out;
+    }
+    for (uint32_t i = 0; i < slot_count; i++) {
         const uint32_t at = i % p->program->input_slots;
         input[i] = at < p->rows->element_count ? p->rows->rows[row * p->rows->element_count + at] : 0;
     }
-    if (rc == CKKS_OK) rc = plan_interpret(&output, &p->program->plan, (const double *const[]){input}, err);
+    rc = plan_interpret(&output, &p->program->plan, (const double *const[]){input}, err);
     for (uint32_t i = 0; i < p->rows->score_count && rc == CKKS_OK; i++) {
         const double expected = p->rows->scores[row * p->rows->score_count + i];
         if (!(fabs(output[i] - expected) <= 1e-7 * (1 + fabs(expected))))
@@ -184,6 +192,7 @@ static ckks_status compare_in_clear(proving *p, uint64_t row, ckks_error *err) {
                                 "the program gives score %u as %.9g, the model as %.9g", i, output[i],
                                 expected);
     }
+out:
     free(output);
     free(input);
     return rc;

@@ -22,9 +22,9 @@ exhausted:
 
 ckks_status sparse_gather(sparse **out, arena *memory, uint32_t row_count, uint32_t column_count,
                           const uint32_t *index, const double *value, ckks_error *err) {
-    sparse *m;
+    sparse *m = NULL;
     const ckks_status rc = sparse_create(&m, memory, row_count, column_count, row_count, err);
-    if (rc != CKKS_OK) return rc;
+    if (rc != CKKS_OK || !m) return rc;
     for (uint32_t i = 0; i < row_count; i++) {
         m->row_start[i + 1] = i + 1;
         m->column[i] = index ? index[i] : i;
@@ -95,7 +95,8 @@ static ckks_status combine(sparse **out, arena *memory, const sparse *a, const s
         fill(&row, a, b, i);
         total += row_sum_flush(&row, NULL, 0);
     }
-    if ((rc = sparse_create(&m, memory, a->row_count, column_count, total, err)) != CKKS_OK) goto out;
+    rc = sparse_create(&m, memory, a->row_count, column_count, total, err);
+    if (rc != CKKS_OK || !m) goto out;
     for (uint32_t i = 0; i < a->row_count; i++) {
         fill(&row, a, b, i);
         m->row_start[i + 1] = m->row_start[i] + (uint32_t)row_sum_flush(&row, m, m->row_start[i]);
