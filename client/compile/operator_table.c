@@ -3,8 +3,12 @@
 #include <string.h>
 
 const operator_row *operator_find(const char *domain, const char *type) {
-    const operator_row *const families[] = {operators_gemm,       operators_elementwise, operators_shape,
-                                            operators_classifier, operators_activation,  operators_output,
+    const operator_row *const families[] = {operators_gemm,
+                                            operators_elementwise,
+                                            operators_shape,
+                                            operators_classifier,
+                                            operators_activation,
+                                            operators_output,
                                             NULL};
     for (const operator_row *const *family = families; *family; family++)
         for (const operator_row *row = *family; row->type; row++)

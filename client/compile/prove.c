@@ -155,7 +155,7 @@ static ckks_status run_row(proving *p, uint64_t row, double *worst, ckks_error *
         goto out;
     }
     rc = encrypt_row(words, p, p->rows->rows + row * p->rows->element_count, slots, words + 2 * component,
-                         err);
+                     err);
     value_signature_ciphertext(&input.signature, p->params, 2, pl->values[0].level, pl->values[0].scale,
                                device_id(p->dev));
     memcpy(input.lineage, secret_key_lineage(p->secret), LINEAGE_BYTES);

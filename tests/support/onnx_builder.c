@@ -70,7 +70,7 @@ void onnx_builder_input(onnx_builder *b, const char *name, size_t rank, const in
     onnx__type__init(type);
     onnx__tensor_type__init(tensor);
     onnx__shape__init(shape);
-    shape->dim = take(b, rank, sizeof *shape->dim);
+    shape->dim = take(b, rank, sizeof(void *));
     shape->n_dim = rank;
     for (size_t i = 0; i < rank; i++) {
         shape->dim[i] = take(b, 1, sizeof **shape->dim);
@@ -129,7 +129,7 @@ Onnx__Node *onnx_builder_node(onnx_builder *b, const char *domain, const char *t
     n->domain = text(b, domain), n->op_type = text(b, type), n->name = text(b, name);
     n->input = names(b, &n->n_input, inputs);
     n->output = names(b, &n->n_output, outputs);
-    n->attribute = take(b, 8, sizeof *n->attribute);
+    n->attribute = take(b, 8, sizeof(void *));
     CKKS_ASSERT(b->graph.n_node < ITEMS_MAX);
     b->nodes[b->graph.n_node++] = n;
     return n;

@@ -2,6 +2,7 @@
 #include "client/compile/compile.h"
 #include "client/lib/data.h"
 #include "proto/package.h"
+#include "tests/support/onnx_cases.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -110,50 +111,23 @@ static uint32_t largest(const double *scores, uint32_t count) {
 
 /* ---- every operator ---- */
 
-static const char *const cases[] = {"gemm",
-                                    "matmul_axes",
-                                    "elementwise",
-                                    "squares",
-                                    "residual",
-                                    "shapes",
-                                    "relu",
-                                    "sigmoid",
-                                    "tanh",
-                                    "silu",
-                                    "scaler",
-                                    "classifier_many",
-                                    "classifier_binary",
-                                    "raw_numbers"};
-
 static void compile_case(const char *name) {
-    char path[128];
-    unsigned row_count, inputs, outputs;
-    double row[64], scores[64], original[64], skipped, worst = 0;
-    data_matrix m = {0};
+    onnx_case k;
+    double scores[ONNX_CASE_WIDTH_MAX] = {0}, original[ONNX_CASE_WIDTH_MAX], worst = 0;
     ckks_error err = {0};
     onnx_model *model;
     compiled c;
-    snprintf(path, sizeof path, "tests/data/onnx/%s.txt", name);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%u %u %u", &row_count, &inputs, &outputs), 3);
-    must(data_matrix_allocate(&m, (uint64_t[]){row_count, inputs}, 2, &err), &err);
-    for (unsigned r = 0; r < row_count; r++) {
-        for (unsigned i = 0; i < inputs; i++)
-            assert_int_equal(fscanf(file, "%lf", &m.values[r * inputs + i]), 1);
-        for (unsigned i = 0; i < outputs; i++) assert_int_equal(fscanf(file, "%lf", &skipped), 1);
-    }
-    fclose(file);
-    snprintf(path, sizeof path, "tests/data/onnx/%s.onnx", name);
-    compile_options options = fast(path, &m, NULL);
+    onnx_case_read(&k, name);
+    const data_matrix m = {.row_count = k.row_count, .column_count = k.input_count, .values = k.inputs};
+    compile_options options = fast(k.path, &m, NULL);
     if (strcmp(name, "relu") == 0) options.target_error = 0.05;
     must(compile(&c, &options, &err), &err);
-    must(onnx_model_load(&model, path, &err), &err);
+    must(onnx_model_load(&model, k.path, &err), &err);
     const uint32_t count = onnx_model_score_count(model);
-    for (unsigned r = 0; r < row_count; r++) {
-        memcpy(row, m.values + r * inputs, inputs * sizeof *row);
-        run_clear(scores, &c, row);
-        must(onnx_interpret(original, model, row, 1, &err), &err);
+    assert_true(count <= ONNX_CASE_WIDTH_MAX);
+    for (unsigned r = 0; r < k.row_count; r++) {
+        run_clear(scores, &c, k.inputs + r * k.input_count);
+        must(onnx_interpret(original, model, k.inputs + r * k.input_count, 1, &err), &err);
         for (uint32_t i = 0; i < count; i++) worst = fmax(worst, fabs(scores[i] - original[i]));
     }
     print_message("  %-18s depth %u, %2u keys, in the clear %.1e from ONNX; encrypted %.1e, promised %.1e\n",
@@ -164,13 +138,12 @@ static void compile_case(const char *name) {
     assert_int_equal(c.summary.checked_rows, 3);
     assert_true(c.package->plan.has_self_test);
     onnx_model_destroy(model);
-    data_matrix_fini(&m);
     compiled_fini(&c);
 }
 
 static void every_operator_runs_encrypted(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) compile_case(cases[i]);
+    for (size_t i = 0; onnx_cases[i]; i++) compile_case(onnx_cases[i]);
 }
 
 /* ---- committed models ---- */
@@ -261,7 +234,7 @@ static void silu_network_agrees_with_its_original(void **state) {
     must(compile(&c, &options, &err), &err);
     must(onnx_model_load(&model, options.onnx_path, &err), &err);
     for (uint64_t r = 0; r < test.matrix.row_count; r++) {
-        double score, original;
+        double score = 0, original = 0;
         run_clear(&score, &c, test.matrix.values + r * 61);
         must(onnx_interpret(&original, model, test.matrix.values + r * 61, 1, &err), &err);
         assert_true(fabs(score - original) < 0.2);
