@@ -80,7 +80,7 @@ static ckks_status read_ciphertext(packed_ciphertext *out, const Ckksd__V1__Ciph
                                    const container_segment *segment, const ckks_params *params,
                                    ckks_error *err) {
     ckks_status rc;
-    uint64_t bytes;
+    uint64_t bytes = 0;
     if ((rc = signature_from_message(&out->signature, params, m->signatures[i], err)) != CKKS_OK) return rc;
     out->is_seeded = m->n_seeds != 0 && m->seeds[i].len != 0;
     if (out->is_seeded) memcpy(out->seed, m->seeds[i].data, SEED_BYTES);
@@ -122,7 +122,8 @@ ckks_status ciphertext_from_container(ciphertext_view *out, const container_view
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "kind", "the file is a %s, not a ciphertext",
                               container_kind_name(file->kind));
     rc = message_unpack(&message, &ckksd__v1__ciphertext_manifest__descriptor, file->manifest,
-                        file->manifest_bytes, CIPHERTEXT_ARENA_BYTES, "manifest", err);
+                        file->manifest_bytes,
+                        message_arena_bytes(file->manifest_bytes, CIPHERTEXT_ARENA_BYTES), "manifest", err);
     if (rc == CKKS_OK)
         rc = read_manifest(out, (const Ckksd__V1__CiphertextManifest *)(const void *)message, file, params,
                            err);
@@ -149,7 +150,7 @@ typedef struct build_arrays {
 static bool fill_arrays(build_arrays *a, const ciphertext_view *view, bool *any_seed) {
     const uint32_t count = view->count;
     a->signatures = calloc(count, sizeof *a->signatures);
-    a->list = calloc(count, sizeof *a->list);
+    a->list = calloc(count, sizeof(void *));
     a->seeds = calloc(count, sizeof *a->seeds);
     a->segments = calloc(count, sizeof *a->segments);
     if (!a->signatures || !a->list || !a->seeds || !a->segments) return false;

@@ -9,7 +9,8 @@
 #define FIXED_BYTES   28u
 #define TRAILER_BYTES ((uint64_t)SHA256_BYTES)
 #define LENGTH_BYTES  8u
-#define MAGIC_STEM    10u /* the part of the magic that a change of line ends leaves alone */
+static const uint8_t magic[CONTAINER_MAGIC_BYTES] = CONTAINER_MAGIC; /* no NUL */
+#define MAGIC_STEM 10u /* the part of the magic that a change of line ends leaves alone */
 
 const char *container_kind_name(uint32_t kind) {
     switch (kind) {
@@ -39,9 +40,9 @@ static bool is_zero(const uint8_t *bytes, uint64_t count) {
 /* ---- reading ---- */
 
 static ckks_status check_prefix(const uint8_t *b, size_t size, ckks_error *err) {
-    if (size < MAGIC_STEM || memcmp(b, CONTAINER_MAGIC, MAGIC_STEM) != 0)
+    if (size < MAGIC_STEM || memcmp(b, magic, MAGIC_STEM) != 0)
         return ckks_error_set(err, CKKS_MALFORMED, "magic", "not a file of ckksd");
-    if (size < CONTAINER_MAGIC_BYTES || memcmp(b, CONTAINER_MAGIC, CONTAINER_MAGIC_BYTES) != 0)
+    if (size < CONTAINER_MAGIC_BYTES || memcmp(b, magic, sizeof magic) != 0)
         return ckks_error_set(err, CKKS_MALFORMED, "magic",
                               "the file is cut short or was copied as text: its line ends changed");
     if (size < FIXED_BYTES)
@@ -142,7 +143,7 @@ ckks_status container_emit(const container_sink *sink, uint32_t kind, const void
     ckks_status rc;
     uint64_t at = 0;
     uint8_t fixed[FIXED_BYTES], length[LENGTH_BYTES];
-    memcpy(fixed, CONTAINER_MAGIC, CONTAINER_MAGIC_BYTES);
+    memcpy(fixed, magic, sizeof magic);
     bytes_write_u32(fixed + 12, kind);
     bytes_write_u32(fixed + 16, CONTAINER_VERSION);
     bytes_write_u32(fixed + 20, manifest_bytes);
@@ -204,7 +205,7 @@ ckks_status container_build(uint8_t **out, size_t *size, uint32_t kind, const vo
                             uint32_t manifest_bytes, const container_segment *segments,
                             uint32_t segment_count, ckks_error *err) {
     ckks_status rc;
-    uint64_t total;
+    uint64_t total = 0;
     *out = NULL, *size = 0;
     if ((rc = container_size(&total, manifest_bytes, segments, segment_count, err)) != CKKS_OK) return rc;
     uint8_t *image = malloc(total);

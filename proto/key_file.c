@@ -102,8 +102,9 @@ ckks_status key_set_from_bytes(key_set_view *out, const void *manifest, size_t m
                                bool allow_insecure, ckks_error *err) {
     ProtobufCMessage *message = NULL;
     *out = (key_set_view){0};
-    ckks_status rc = message_unpack(&message, &ckksd__v1__key_set_manifest__descriptor, manifest,
-                                    manifest_bytes, KEY_SET_ARENA_BYTES, "manifest", err);
+    ckks_status rc =
+        message_unpack(&message, &ckksd__v1__key_set_manifest__descriptor, manifest, manifest_bytes,
+                       message_arena_bytes(manifest_bytes, KEY_SET_ARENA_BYTES), "manifest", err);
     if (rc == CKKS_OK)
         rc = key_set_from_message(out, (const Ckksd__V1__KeySetManifest *)(const void *)message, is_public,
                                   allow_insecure, err);
@@ -186,7 +187,7 @@ static ckks_status pack_manifest(uint8_t **out, size_t *bytes, const key_set_con
     params_message params;
     Ckksd__V1__KeySetManifest m;
     const uint32_t count = content->count;
-    Ckksd__V1__KeyRequirement *items = calloc(count, sizeof *items), **list = calloc(count, sizeof *list);
+    Ckksd__V1__KeyRequirement *items = calloc(count, sizeof *items), **list = calloc(count, sizeof(void *));
     uint8_t *packed = NULL;
     if (!items || !list) goto out;
     ckksd__v1__key_set_manifest__init(&m);

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 
 #define UNKNOWN_FIELDS_MAX 4u
+#define ARENA_PER_BYTE     32u
+#define ARENA_AT_LEAST     (64u << 10)
 #define ARENA_MAGIC        UINT64_C(0x636b6b7361726e61)
 
 /* Stands right before the message, which is the first thing that the parser allocates. */
@@ -47,11 +49,11 @@ static uint64_t count_unknown_field(const ProtobufCMessage *message, const Proto
         size_t count;
         ProtobufCMessage *const *items;
         memcpy(&count, base + field->quantifier_offset, sizeof count);
-        memcpy(&items, base + field->offset, sizeof items);
+        memcpy(&items, base + field->offset, sizeof(void *));
         for (size_t i = 0; i < count; i++) total += count_unknown(items[i]);
     } else {
         const ProtobufCMessage *item;
-        memcpy(&item, base + field->offset, sizeof item);
+        memcpy(&item, base + field->offset, sizeof(void *));
         if (item) total = count_unknown(item);
     }
     return total;
@@ -105,4 +107,12 @@ void message_free(ProtobufCMessage *message) {
     CKKS_ASSERT(arena->magic == ARENA_MAGIC);
     arena->magic = 0;
     free(arena);
+}
+
+size_t message_arena_bytes(size_t size, size_t arena_bytes_max) {
+    uint64_t bytes;
+    if (!size_multiply(&bytes, size, ARENA_PER_BYTE) || !size_add(&bytes, bytes, ARENA_AT_LEAST) ||
+        bytes > arena_bytes_max)
+        return arena_bytes_max;
+    return bytes;
 }

@@ -12,9 +12,6 @@
 #include <stdlib.h>
 
 #define PACKAGE_ARENA_BYTES (256u << 20)
-/* what a manifest of our own takes parsed is about ten times its size: more is someone's attempt to grow */
-#define ARENA_PER_BYTE 32u
-#define ARENA_AT_LEAST (64u << 10)
 
 #define PACKAGE_BYTES_MAX (UINT64_C(8) << 30)
 
@@ -336,10 +333,9 @@ ckks_status package_parse(package **out, const void *bytes, size_t size, bool al
         goto out;
     }
     memory->segment_count = file.segment_count;
-    uint64_t arena_bytes = ARENA_AT_LEAST + (uint64_t)file.manifest_bytes * ARENA_PER_BYTE;
-    if (arena_bytes > PACKAGE_ARENA_BYTES) arena_bytes = PACKAGE_ARENA_BYTES;
     rc = message_unpack(&memory->message, &ckksd__v1__package_manifest__descriptor, file.manifest,
-                        file.manifest_bytes, arena_bytes, "package manifest", err);
+                        file.manifest_bytes, message_arena_bytes(file.manifest_bytes, PACKAGE_ARENA_BYTES),
+                        "package manifest", err);
     if (rc != CKKS_OK) goto out;
     p->manifest = (const Ckksd__V1__PackageManifest *)(const void *)memory->message;
     memcpy(p->digest, file.digest, sizeof p->digest);

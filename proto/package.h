@@ -20,6 +20,9 @@ ckks_status message_unpack(ProtobufCMessage **out, const ProtobufCMessageDescrip
                            const void *bytes, size_t size, size_t arena_bytes, const char *what,
                            ckks_error *err);
 void message_free(ProtobufCMessage *message);
+/* message_arena_bytes: enough for any message of ours that has `size` bytes serialised (about ten times
+ * that), at most `arena_bytes_max`. What needs more is someone's attempt to grow. */
+size_t message_arena_bytes(size_t size, size_t arena_bytes_max);
 
 /* ---- parameters, signatures, keys ---- */
 

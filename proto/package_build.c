@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+#define NUMBER_BYTES 8u /* binary64 */
+
 /* Everything that the manifest's messages point to while they are packed. */
 typedef struct build {
     const plan *p;
@@ -79,7 +81,7 @@ static bool make_numbers(build *b) {
     for (uint32_t i = 0; i < p->plain_count; i++) total += p->plains[i].slot_count;
     for (uint32_t i = 0; i < p->matrix_count; i++)
         total += (uint64_t)p->matrices[i].row_count * p->matrices[i].column_count;
-    b->numbers = calloc(total ? total : 1, sizeof(double));
+    b->numbers = calloc(total ? total : 1, NUMBER_BYTES);
     return b->numbers != NULL;
 }
 
@@ -87,7 +89,7 @@ static bool make_numbers(build *b) {
 static uint64_t append_numbers(build *b, const double *values, uint64_t count) {
     const uint64_t offset = b->number_count;
     for (uint64_t i = 0; i < count; i++)
-        bytes_write_u64(b->numbers + (offset + i) * sizeof(double), bits_of(values[i]));
+        bytes_write_u64(b->numbers + (offset + i) * NUMBER_BYTES, bits_of(values[i]));
     b->number_count += count;
     return offset;
 }
@@ -273,7 +275,7 @@ ckks_status package_build(uint8_t **out, size_t *size, const plan *p,
     }
     if (!(b.packed = malloc(manifest_bytes))) goto exhausted;
     ckksd__v1__package_manifest__pack(&b.manifest, b.packed);
-    const container_segment numbers = {b.numbers, b.number_count * sizeof(double)};
+    const container_segment numbers = {b.numbers, b.number_count * NUMBER_BYTES};
     rc = container_build(out, size, CONTAINER_PACKAGE, b.packed, (uint32_t)manifest_bytes, &numbers, 1, err);
     goto out;
 exhausted:

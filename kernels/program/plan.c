@@ -118,6 +118,14 @@ static bool is_scale(double scale) {
     return isfinite(scale) && scale > 0;
 }
 
+/* bit for bit */
+static bool same_scale(double a, double b) {
+    uint64_t x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    return x == y;
+}
+
 static ckks_status check_value(const plan *p, uint32_t index, ckks_error *err) {
     const plan_value *v = &p->values[index];
     char field[32];
@@ -177,8 +185,7 @@ static ckks_status check_transform(const plan *p, uint32_t index, ckks_error *er
                                   "term %u names giant step %u, baby step %u, plain %u: one does not exist",
                                   i, term->giant, term->baby, term->plain);
         const plan_plain *plain = &p->plains[term->plain], *first = &p->plains[t->terms[0].plain];
-        if (!plain->with_p || plain->level != first->level ||
-            memcmp(&plain->scale, &first->scale, sizeof plain->scale) != 0)
+        if (!plain->with_p || plain->level != first->level || !same_scale(plain->scale, first->scale))
             return ckks_error_set(
                 err, CKKS_SIGNATURE_MISMATCH, field,
                 "term %u: plain %u is not encoded over QP at the level and scale of the first", i,
@@ -270,10 +277,6 @@ static ckks_status drop_prime(const walk *w, plan_value *v) {
     v->scale = v->scale / (double)w->p->params->prime[v->level];
     v->level -= 1;
     return CKKS_OK;
-}
-
-static bool same_scale(double a, double b) {
-    return memcmp(&a, &b, sizeof a) == 0;
 }
 
 static ckks_status expect_sum(const walk *w, plan_value *out, const plan_value *a, const plan_value *b) {

@@ -21,6 +21,7 @@ static size_t value_doubles(const interpreter *t, uint32_t value) {
 }
 
 static void rotate_left(double *out, const double *in, int64_t step, uint32_t count) {
+    CKKS_ASSERT(count > 0);
     const uint32_t by = (uint32_t)(((step % count) + count) % count);
     memcpy(out, in + by, (count - by) * sizeof *out);
     memcpy(out + count - by, in, by * sizeof *out);

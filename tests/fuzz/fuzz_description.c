@@ -5,8 +5,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ProtobufCMessage *message;
-    if (message_unpack(&message, &ckksd__v1__model_description__descriptor, data, size, 4 << 20,
-                       "description", NULL) != CKKS_OK)
+    if (message_unpack(&message, &ckksd__v1__model_description__descriptor, data, size,
+                       message_arena_bytes(size, 4 << 20), "description", NULL) != CKKS_OK)
         return 0;
     const Ckksd__V1__ModelDescription *d = (const Ckksd__V1__ModelDescription *)(const void *)message;
     const description_limits strict = {0}, loose = {.allow_insecure = true};

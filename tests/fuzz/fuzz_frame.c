@@ -15,8 +15,8 @@ static void check_infer(const frame_view *view, const frame_segment *segments, u
     ProtobufCMessage *message;
     if (params.q_count == 0) params = forge_params();
     value_signature_ciphertext(&expected, &params, 2, 1, 0x1p28, 1);
-    if (message_unpack(&message, &ckksd__v1__infer_request__descriptor, payload->data, payload->len, 1 << 18,
-                       "payload", NULL) != CKKS_OK)
+    if (message_unpack(&message, &ckksd__v1__infer_request__descriptor, payload->data, payload->len,
+                       message_arena_bytes(payload->len, 1 << 18), "payload", NULL) != CKKS_OK)
         return;
     const Ckksd__V1__InferRequest *request = (const Ckksd__V1__InferRequest *)(const void *)message;
     if (infer_inputs_check(&input, &params, &expected, 1, request, view, segments, count, NULL) == CKKS_OK) {
@@ -37,8 +37,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     CKKS_ASSERT((rc == CKKS_OK) == (err.code == CKKS_OK));
     if (rc != CKKS_OK) return 0;
     CKKS_ASSERT(view.segments + view.segments_bytes == data + size);
-    if (message_unpack(&message, &ckksd__v1__request_header__descriptor, view.header, view.header_bytes,
-                       1 << 18, "header", NULL) != CKKS_OK)
+    if (message_unpack(
+            &message, &ckksd__v1__request_header__descriptor, view.header, view.header_bytes,
+            message_arena_bytes(view.header_bytes, message_arena_bytes(view.header_bytes, 1 << 18)), "header",
+            NULL) != CKKS_OK)
         return 0;
     const Ckksd__V1__RequestHeader *header = (const Ckksd__V1__RequestHeader *)(const void *)message;
     if (segments_from_messages(segments, 16, &count, header->segments, header->n_segments, NULL) == CKKS_OK &&

@@ -17,7 +17,8 @@ static const ProtobufCMessageDescriptor *const payloads[] = {
 static void unpack(const ProtobufCMessageDescriptor *descriptor, const void *bytes, size_t size) {
     ProtobufCMessage *message;
     ckks_error err = {0};
-    const ckks_status rc = message_unpack(&message, descriptor, bytes, size, 1 << 18, "message", &err);
+    const ckks_status rc = message_unpack(&message, descriptor, bytes, size,
+                                          message_arena_bytes(size, 1 << 18), "message", &err);
     CKKS_ASSERT((rc == CKKS_OK) == (message != NULL));
     if (message) CKKS_ASSERT(protobuf_c_message_get_packed_size(message) <= 64 * (size + 1));
     message_free(message);
@@ -27,8 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ProtobufCMessage *message;
     for (size_t i = 0; i < sizeof payloads / sizeof *payloads; i++) unpack(payloads[i], data, size);
     unpack(&ckksd__v1__reply_header__descriptor, data, size);
-    if (message_unpack(&message, &ckksd__v1__request_header__descriptor, data, size, 1 << 18, "header",
-                       NULL) != CKKS_OK)
+    if (message_unpack(&message, &ckksd__v1__request_header__descriptor, data, size,
+                       message_arena_bytes(size, 1 << 18), "header", NULL) != CKKS_OK)
         return 0;
     const Ckksd__V1__RequestHeader *header = (const Ckksd__V1__RequestHeader *)(const void *)message;
     if (header->has_payload)
