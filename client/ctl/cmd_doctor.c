@@ -118,7 +118,10 @@ static void check_keys(doctor *d) {
     struct stat st;
     glob_t found = {0};
     const bool is_folder = stat(p->key, &st) == 0 && S_ISDIR(st.st_mode);
-    snprintf(pattern, sizeof pattern, is_folder ? "%s/*.secret" : "%s.secret", p->key);
+    snprintf(pattern, sizeof pattern, "%s%s.secret", p->key,
+             !is_folder                          ? ""
+             : p->key[strlen(p->key) - 1] == '/' ? "*"
+                                                 : "/*");
     const size_t count = glob(pattern, 0, NULL, &found) == 0 ? found.gl_pathc : 0;
     uint32_t open_count = 0, sealed = 0;
     for (size_t i = 0; i < count; i++) {

@@ -117,7 +117,10 @@ static ckks_status register_folder(run *r, ckks_error *err) {
     char pattern[CTL_PATH_MAX + 16];
     const bool is_folder = stat(where, &st) == 0 && S_ISDIR(st.st_mode);
     glob_t found = {0};
-    snprintf(pattern, sizeof pattern, is_folder ? "%s/*.keys" : "%s.keys", where);
+    snprintf(pattern, sizeof pattern, "%s%s.keys", where,
+             !is_folder                        ? ""
+             : where[strlen(where) - 1] == '/' ? "*"
+                                               : "/*");
     if (glob(pattern, 0, NULL, &found) == 0)
         for (size_t i = 0; i < found.gl_pathc && rc == CKKS_OK; i++)
             rc = register_file(r, found.gl_pathv[i], err);

@@ -37,6 +37,8 @@ static const char *way_out(const ckks_error *err) {
     case CKKS_INSECURE_PARAMETERS:
         return "do not encrypt for this server; --allow-insecure is for tests with data that is no secret";
     case CKKS_UNTRUSTED_SERVER:
+        if (!strcmp(err->field, "certificate"))
+            return "name the authority that signed it (--ca FILE), and the server as the certificate does";
         return "do not use this server until its operator has explained it";
     case CKKS_QUEUE_FULL:
     case CKKS_DRAINING:

@@ -112,11 +112,14 @@ static ckks_status set_tls(nng_dialer dialer, const rpc_connection *c, const cha
 }
 
 static ckks_status dial_error(const char *address, int nrc, ckks_error *err) {
+    if (nrc == NNG_EPEERAUTH || nrc == NNG_ECRYPTO)
+        return ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "certificate",
+                              "%.200s: not accepted: its authority, its name or its date is wrong (%s)",
+                              address, nng_strerror(nrc));
     const bool is_address = nrc == NNG_EADDRINVAL || nrc == NNG_EINVAL || nrc == NNG_ENOTSUP;
-    const ckks_status code = nrc == NNG_ENOMEM                            ? CKKS_RESOURCE_EXHAUSTED
-                             : is_address                                 ? CKKS_INVALID_ARGUMENT
-                             : nrc == NNG_EPEERAUTH || nrc == NNG_ECRYPTO ? CKKS_UNTRUSTED_SERVER
-                                                                          : CKKS_UNAVAILABLE;
+    const ckks_status code = nrc == NNG_ENOMEM ? CKKS_RESOURCE_EXHAUSTED
+                             : is_address      ? CKKS_INVALID_ARGUMENT
+                                               : CKKS_UNAVAILABLE;
     return ckks_error_set(err, code, "server", "%.300s: %s", address, nng_strerror(nrc));
 }
 
