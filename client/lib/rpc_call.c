@@ -268,7 +268,9 @@ ckks_status rpc_call(rpc_connection *connection, const rpc_request *request, rpc
     for (uint32_t round = 0;; round++) {
         ckks_error error = {0};
         randombytes_buf(c.request_id, sizeof c.request_id);
+        atomic_fetch_add(&c.socket->in_flight, 1);
         rc = attempt_until_answered(reply, &c, &error);
+        rpc_socket_leave(connection, c.socket, rc == CKKS_DRAINING && rpc_error_is_from_server(&error));
         if (rc == CKKS_OK) goto out;
         const uint32_t delay_ms = retry_delay_ms(reply, round);
         if (!request->is_patient || !rpc_error_is_from_server(&error) || !ckks_status_is_retryable(rc) ||

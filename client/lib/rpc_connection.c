@@ -123,18 +123,43 @@ static ckks_status dial_error(const char *address, int nrc, ckks_error *err) {
     return ckks_error_set(err, code, "server", "%.300s: %s", address, nng_strerror(nrc));
 }
 
+/* on nng's threads */
+static void pipe_changed(nng_pipe pipe, nng_pipe_ev event, void *context) {
+    rpc_socket *s = context;
+    (void)event;
+    atomic_store(&s->pipe_id, pipe.id);
+}
+
+static void hang_up_if_idle(rpc_socket *s) {
+    if (!s->is_open || atomic_load(&s->in_flight) || !atomic_exchange(&s->is_draining, false)) return;
+    const nng_pipe pipe = {.id = atomic_load(&s->pipe_id)};
+    if (pipe.id) nng_pipe_close(pipe); /* one that is gone already is an error to ignore */
+}
+
+void rpc_socket_leave(rpc_connection *c, rpc_socket *s, bool is_draining) {
+    if (is_draining) {
+        atomic_store(&c->control.is_draining, true);
+        atomic_store(&c->bulk.is_draining, true);
+    }
+    atomic_fetch_sub(&s->in_flight, 1);
+    hang_up_if_idle(&c->control);
+    hang_up_if_idle(&c->bulk);
+}
+
 ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char *address,
                             uint64_t receive_max, ckks_error *err) {
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
     ckks_status rc;
     int nrc;
-    *out = (rpc_socket){.socket = NNG_SOCKET_INITIALIZER};
+    out->socket = (nng_socket)NNG_SOCKET_INITIALIZER;
+    out->is_open = false;
     if ((nrc = nng_req0_open(&out->socket)) != 0) return dial_error(address, nrc, err);
     /* before the first connection: a later limit would not hold for it */
     if ((nrc = nng_socket_set_size(out->socket, NNG_OPT_RECVMAXSZ, (size_t)receive_max)) != 0 ||
         (nrc = nng_socket_set_ms(out->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE)) != 0 ||
         (nrc = nng_socket_set_ms(out->socket, NNG_OPT_RECONNMINT, 50)) != 0 ||
         (nrc = nng_socket_set_ms(out->socket, NNG_OPT_RECONNMAXT, 2000)) != 0 ||
+        (nrc = nng_pipe_notify(out->socket, NNG_PIPE_EV_ADD_POST, pipe_changed, out)) != 0 ||
         (nrc = nng_dialer_create(&dialer, out->socket, address)) != 0) {
         rc = dial_error(address, nrc, err);
         goto out;
@@ -146,7 +171,6 @@ ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char
 out:
     if (rc != CKKS_OK) {
         nng_close(out->socket);
-        *out = (rpc_socket){.socket = NNG_SOCKET_INITIALIZER};
         return rc;
     }
     out->is_open = true;
@@ -183,7 +207,6 @@ out:
 
 /* The given address may be either socket's. */
 static ckks_status sort_sockets(rpc_connection *c, ckks_error *err) {
-    ckks_status rc;
     char address[RPC_ADDRESS_MAX];
     rpc_choose_endpoint(address, c->control.address, c->server, true);
     if (strcmp(address, c->control.address) != 0) {
@@ -194,11 +217,9 @@ static ckks_status sort_sockets(rpc_connection *c, ckks_error *err) {
     snprintf(c->bulk_address, sizeof c->bulk_address, "%s", address);
     rpc_choose_endpoint(address, c->bulk_address, c->server, false);
     if (!address[0]) return CKKS_OK;
-    rpc_socket control;
-    if ((rc = rpc_socket_open(&control, c, address, RPC_CONTROL_BYTES_MAX, err)) != CKKS_OK) return rc;
     nng_close(c->control.socket);
-    c->control = control;
-    return CKKS_OK;
+    c->control.is_open = false;
+    return rpc_socket_open(&c->control, c, address, RPC_CONTROL_BYTES_MAX, err);
 }
 
 ckks_status rpc_connect(rpc_connection **out, const rpc_config *config, ckks_error *err) {

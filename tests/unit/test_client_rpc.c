@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,7 @@ typedef enum lie {
     REFUSE_UNKNOWN_KEY,
     REFUSE_WITH_ESCAPES,
     FULL_TWICE,
+    DRAIN_ONCE,
     SILENT_ONCE,
     SILENT
 } lie;
@@ -51,6 +53,7 @@ typedef struct fake_server {
     lie mode;
     uint32_t calls; /* of the method under test */
     uint8_t ids[8][16];
+    atomic_uint pipes_gone;
     model_fixture fixture;
     /* keys */
     uint32_t part_count, parts_seen, begin_count, commit_count;
@@ -183,6 +186,7 @@ static void answer_infer(fake_server *s, fake_reply *r, const Ckksd__V1__Request
         refuse(r, RPC_INVALID_ARGUMENT, "", "look:\x1b[31m\r\nred \xe2\x80\xae\xff", 0);
     if (s->mode == FULL_TWICE && s->calls <= 2)
         refuse(r, RPC_RESOURCE_EXHAUSTED, "QUEUE_FULL", "queue is full", 20);
+    if (s->mode == DRAIN_ONCE && s->calls == 1) refuse(r, RPC_UNAVAILABLE, "DRAINING", "going down", 20);
     if (r->status.code) r->payload = NULL, r->segment_count = 0;
 }
 
@@ -287,12 +291,20 @@ static void *serve(void *context) {
     return NULL;
 }
 
+static void pipe_gone(nng_pipe pipe, nng_pipe_ev event, void *context) {
+    fake_server *s = context;
+    (void)pipe, (void)event;
+    atomic_fetch_add(&s->pipes_gone, 1);
+}
+
 static int set_up(void **state) {
     (void)state;
     ckks_error err = {0};
     model_fixture_init(&server.fixture);
     infer_words = malloc(2 * packing_poly_bytes(&server.fixture.params, 1, false, 1));
-    if (nng_rep0_open(&server.socket) != 0 || nng_listen(server.socket, "inproc://fake", NULL, 0) != 0)
+    if (nng_rep0_open(&server.socket) != 0 ||
+        nng_pipe_notify(server.socket, NNG_PIPE_EV_REM_POST, pipe_gone, &server) != 0 ||
+        nng_listen(server.socket, "inproc://fake", NULL, 0) != 0)
         return -1;
     pthread_create(&server.thread, NULL, serve, &server);
     const rpc_config config = {
@@ -395,6 +407,16 @@ static void a_full_queue_is_tried_again_under_new_ids(void **state) {
     assert_int_equal(server.calls, 3);
     assert_memory_not_equal(server.ids[0], server.ids[1], 16);
     assert_memory_not_equal(server.ids[1], server.ids[2], 16);
+}
+
+static void a_draining_server_is_left_and_found_again(void **state) {
+    (void)state;
+    double scores[2];
+    ckks_error err = {0};
+    const unsigned before = atomic_load(&server.pipes_gone);
+    assert_int_equal(infer(DRAIN_ONCE, 0, scores, NULL, &err), CKKS_OK);
+    assert_int_equal(server.calls, 2);
+    assert_true(atomic_load(&server.pipes_gone) > before); /* a server that drains waits for this */
 }
 
 static void silence_is_answered_with_the_same_request(void **state) {
@@ -515,6 +537,7 @@ int main(void) {
         cmocka_unit_test(a_reply_that_is_not_what_was_asked_for_is_never_decrypted),
         cmocka_unit_test(what_the_server_says_cannot_drive_a_terminal),
         cmocka_unit_test(a_full_queue_is_tried_again_under_new_ids),
+        cmocka_unit_test(a_draining_server_is_left_and_found_again),
         cmocka_unit_test(silence_is_answered_with_the_same_request),
         cmocka_unit_test(a_server_that_never_answers_is_unreachable_in_time),
         cmocka_unit_test(nobody_at_the_address_is_unreachable_at_once),
