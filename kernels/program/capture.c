@@ -28,7 +28,7 @@ typedef struct capture_run {
     uint8_t *reference_block;     /* device: inputs and outputs once more */
     ckks_value *inputs, *outputs; /* in it */
     void *expected, *actual;      /* pinned: words of all outputs */
-    uint64_t counter_start;
+    graph_program_stats stats;    /* in the making: others may look at the program's */
 } capture_run;
 
 /* ---- admission ---- */
@@ -232,6 +232,7 @@ static ckks_status run_eagerly(capture_run *run, ckks_error *err) {
     ckks_status rc;
     uint64_t counter = 0;
     const uint64_t begin = monotonic_ns();
+    CKKS_ASSERT(run->examples != NULL && run->inputs != NULL && run->outputs != NULL);
     if ((rc = copy_examples(run, run->inputs, err)) != CKKS_OK) return rc;
     if ((rc = program_run(program, run->inputs, run->outputs, err)) != CKKS_OK) return rc;
     if ((rc = fetch_outputs(run, run->outputs, run->expected, err)) != CKKS_OK) return rc;
@@ -242,7 +243,7 @@ static ckks_status run_eagerly(capture_run *run, ckks_error *err) {
     if ((rc = fetch_counter(program, &counter, err)) != CKKS_OK) return rc;
     if (counter != program->blocks_per_run * (run->warmup + UINT64_C(1)))
         return ckks_error_set(err, CKKS_RECORDING_VIOLATION, "callable", "its runs draw different amounts");
-    program->stats.warmup_ns = monotonic_ns() - begin;
+    run->stats.warmup_ns = monotonic_ns() - begin;
     return CKKS_OK;
 }
 
@@ -272,9 +273,8 @@ static ckks_status check_write(const graph_program *program, const kernel_access
                           (unsigned long long)access->bytes);
 }
 
-static ckks_status check_graph(graph_program *program, const device_graph *graph, ckks_error *err) {
-    graph_program_stats *stats = &program->stats;
-    stats->kernel_nodes = stats->copy_nodes = stats->fill_nodes = 0;
+static ckks_status check_graph(const graph_program *program, graph_program_stats *stats,
+                               const device_graph *graph, ckks_error *err) {
     const uint32_t count = device_graph_node_count(graph);
     for (uint32_t i = 0; i < count; i++) {
         const graph_node *node = device_graph_node(graph, i);
@@ -306,12 +306,12 @@ static ckks_status record(capture_run *run, ckks_error *err) {
         m->graph = NULL;
         return rc;
     }
-    if ((rc = check_graph(program, m->graph, err)) != CKKS_OK) return rc;
+    if ((rc = check_graph(program, &run->stats, m->graph, err)) != CKKS_OK) return rc;
     if (is_eager) {
         device_graph_destroy(m->graph);
         m->graph = NULL;
     }
-    program->stats.capture_ns = monotonic_ns() - begin;
+    run->stats.capture_ns = monotonic_ns() - begin;
     return CKKS_OK;
 }
 
@@ -319,6 +319,7 @@ static ckks_status record(capture_run *run, ckks_error *err) {
 
 static ckks_status compare_outputs(const capture_run *run, ckks_error *err) {
     const graph_program *program = run->program;
+    CKKS_ASSERT(run->expected != NULL && run->actual != NULL);
     for (uint32_t i = 0; i < program->config.output_count; i++) {
         const uint64_t at = program->layout.result_at[i] / 8, count = program->config.outputs[i].bytes / 8;
         const uint64_t *expected = (const uint64_t *)run->expected + at,
@@ -349,7 +350,7 @@ static ckks_status validate(capture_run *run, ckks_error *err) {
     if ((rc = fetch_outputs(run, m->outputs, run->actual, err)) != CKKS_OK) return rc;
     uint64_t counter = 0;
     if ((rc = fetch_counter(program, &counter, err)) != CKKS_OK) return rc;
-    program->stats.first_replay_ns = monotonic_ns() - begin;
+    run->stats.first_replay_ns = monotonic_ns() - begin;
     if ((rc = compare_outputs(run, err)) != CKKS_OK) return rc;
     if (counter != program->blocks_per_run)
         return ckks_error_set(err, CKKS_INTERNAL, "random state",
@@ -401,10 +402,16 @@ static void capture_fini(capture_run *run) {
     free(run->inputs);
 }
 
-static void publish(graph_program *program) {
+static void publish(graph_program *program, const graph_program_stats *measured) {
     const program_layout *l = &program->layout;
     pthread_mutex_lock(&program->guard);
     graph_program_stats *stats = &program->stats;
+    stats->kernel_nodes = measured->kernel_nodes;
+    stats->copy_nodes = measured->copy_nodes;
+    stats->fill_nodes = measured->fill_nodes;
+    stats->warmup_ns = measured->warmup_ns;
+    stats->capture_ns = measured->capture_ns;
+    stats->first_replay_ns = measured->first_replay_ns;
     stats->input_bytes = l->inputs_bytes;
     stats->output_bytes = l->outputs_bytes;
     stats->staging_bytes = l->host_bytes;
@@ -442,7 +449,7 @@ static ckks_status capture(graph_program *program, int32_t warmup, const ckks_va
     if (rc != CKKS_OK)
         program_release_memory(program);
     else
-        publish(program);
+        publish(program, &run.stats);
     return rc;
 }
 

@@ -125,7 +125,8 @@ typedef struct graph_region {
 /* graph_callable enqueues the whole evaluation on region->evaluator->stream and names each result with
  * graph_region_output. It runs several times (planning, eager reference, warm-up, recording), must do the
  * same each time, must neither allocate nor wait, and writes the workspace, its outputs and (through the
- * evaluator) the random counter: nothing else. The program itself records the counter advance. */
+ * evaluator) the random counter: nothing else. The program itself records the counter advance. A callable
+ * that uses streams of its own and fails while it is not recorded leaves no work running on them. */
 typedef ckks_status (*graph_callable)(void *context, graph_region *region, const ckks_value *inputs,
                                       uint32_t input_count, ckks_error *err);
 
@@ -202,8 +203,9 @@ typedef struct graph_result {
     uint64_t binding_generation; /* of the whole binding set: one number, never mixed; 0 without bindings */
     uint32_t binding_count;
     const uint64_t *binding_generations; /* [binding_count], in the set's order, owned by the result */
-    uint64_t stage_ns, replay_ns,
-        copy_out_ns; /* on the device; stage_ns 0 when the held payload was recomputed */
+    /* On the device. stage_ns counts from the transfer to the last check, waiting for an earlier replay
+     * included; 0 when the held payload was recomputed. */
+    uint64_t stage_ns, replay_ns, copy_out_ns;
     void *internal;
 } graph_result;
 

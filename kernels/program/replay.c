@@ -121,6 +121,7 @@ static ckks_status begin(graph_program *program, graph_pending **out, graph_hand
     graph_pending *pending = NULL;
     if ((rc = check_begin(program, ownership, &pending, err)) != CKKS_OK) return rc;
     if ((rc = resolve_handle(program, handle, err)) != CKKS_OK) return rc;
+    CKKS_ASSERT(pending != NULL);
     const uint32_t binding_count = program->is_attached ? binding_set_count(program->config.bindings) : 0;
     result_body *body = NULL;
     if ((rc = result_body_create(&body, ownership, program->memory.pool, program->memory.views,

@@ -63,6 +63,7 @@ static ckks_status keys_create(resident_keys **out, device *dev, const ckks_cont
 
 static ckks_status key_allocate(resident_keys *keys, const ckks_context *context, uint32_t index,
                                 const key_requirement *is, ckks_error *err) {
+    CKKS_ASSERT(keys != NULL);
     ckks_status rc = check_requirement(context_params(context), is, index, err);
     if (rc != CKKS_OK) return rc;
     for (uint32_t i = 0; i < index; i++)
@@ -216,10 +217,10 @@ ckks_status resident_keys_upload(resident_keys **out, device *dev, const ckks_co
         const key_shape shape = shape_of(params, &keys[i].requirement);
         char field[32];
         snprintf(field, sizeof field, "key %u", i);
-        if (keys[i].packed == NULL || keys[i].packed_bytes != shape.digit_count * shape.digit_packed_bytes) {
+        const uint64_t bytes = shape.digit_count * shape.digit_packed_bytes;
+        if (keys[i].packed == NULL || keys[i].packed_bytes != bytes) {
             rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "%llu packed bytes instead of %llu",
-                                (unsigned long long)keys[i].packed_bytes,
-                                (unsigned long long)(shape.digit_count * shape.digit_packed_bytes));
+                                (unsigned long long)keys[i].packed_bytes, (unsigned long long)bytes);
             goto out;
         }
         if (shape.digit_packed_bytes > largest) largest = shape.digit_packed_bytes;

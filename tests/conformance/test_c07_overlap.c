@@ -169,12 +169,12 @@ static void replays_of_one_slot_asked_for_by_two_threads_run_one_after_the_other
     test_program_init_slow(&second, &f, NULL, 14);
     assert_ok(test_program_capture(&first, 0, NULL));
     assert_ok(test_program_capture(&second, 0, NULL));
-    turn turns[2] = {{&first, a, 25, 0}, {&second, b, 25, 0}};
+    turn turns[2] = {{&first, a, 15, 0}, {&second, b, 15, 0}};
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, take_turns, &turns[i]), 0);
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-    assert_int_equal(turns[0].right, 25);
-    assert_int_equal(turns[1].right, 25);
+    assert_int_equal(turns[0].right, 15);
+    assert_int_equal(turns[1].right, 15);
     test_program_fini(&first), test_program_fini(&second);
     sample_destroy(a), sample_destroy(b);
     program_fixture_close(&f);

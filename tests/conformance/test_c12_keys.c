@@ -45,8 +45,10 @@ static void replay_in_flight_uses_the_old_keys_and_the_next_one_the_new(void **s
         was_in_flight |= !graph_pending_is_complete(first);
         assert_ok(graph_program_replay_begin(t.program, &second, second_handle, GRAPH_OUTPUT_OWNED, NULL));
         /* pinned: our references may go, and the variables may name other sets */
-        resident_keys_release(mine), resident_keys_release(theirs);
+        resident_keys *const gone[2] = {mine, theirs};
         mine = theirs = f.keys;
+        resident_keys_release(gone[0]), resident_keys_release(gone[1]);
+        assert_ptr_equal(mine, theirs);
         assert_ok(graph_program_replay_finish(t.program, first, &one, NULL));
         assert_ok(graph_program_replay_finish(t.program, second, &two, NULL));
         assert_decrypts(&t, &one, a, f.secret);

@@ -154,9 +154,10 @@ ckks_status fixture_weights_refresh(program_fixture *f, binding_set *set, double
 typedef enum fault_mode { FAULT_CALL, FAULT_ASYNCHRONOUS, FAULT_ALLOCATION } fault_mode;
 /* Runs scenario(context, f) again and again, with the n-th call after its fault_on failing, for every n (in
  * adversarial order: every third), until one run needs fewer calls. The scenario switches off before it looks
- * at what is left, puts the slot right and leaves nothing behind. Prints how many calls failed. */
+ * at what is left, puts the slot right and leaves nothing behind. Prints and returns how many runs had a
+ * failure; 0 where this mode makes no sense. */
 typedef void (*fault_scenario)(void *context, program_fixture *f);
-void fault_each(program_fixture *f, fault_mode mode, fault_scenario scenario, void *context);
+uint32_t fault_each(program_fixture *f, fault_mode mode, fault_scenario scenario, void *context);
 void fault_on(program_fixture *f);
 void fault_off(program_fixture *f);
 
