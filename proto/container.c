@@ -208,6 +208,7 @@ ckks_status container_build(uint8_t **out, size_t *size, uint32_t kind, const vo
     uint64_t total = 0;
     *out = NULL, *size = 0;
     if ((rc = container_size(&total, manifest_bytes, segments, segment_count, err)) != CKKS_OK) return rc;
+    CKKS_ASSERT(total > SHA256_BYTES);
     uint8_t *image = malloc(total);
     if (!image)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "file", "no memory for a file of %llu bytes",

@@ -5,7 +5,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const ProtobufCMessageDescriptor *const payloads[] = {
+#define PAYLOAD_COUNT 12u
+static const ProtobufCMessageDescriptor *const payloads[PAYLOAD_COUNT] = {
     &ckksd__v1__health_check_request__descriptor, &ckksd__v1__model_request__descriptor,
     &ckksd__v1__infer_request__descriptor,        &ckksd__v1__cancel_request__descriptor,
     &ckksd__v1__key_status_request__descriptor,   &ckksd__v1__key_begin_request__descriptor,
@@ -26,14 +27,14 @@ static void unpack(const ProtobufCMessageDescriptor *descriptor, const void *byt
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ProtobufCMessage *message;
-    for (size_t i = 0; i < sizeof payloads / sizeof *payloads; i++) unpack(payloads[i], data, size);
+    for (size_t i = 0; i < PAYLOAD_COUNT; i++) unpack(payloads[i], data, size);
     unpack(&ckksd__v1__reply_header__descriptor, data, size);
     if (message_unpack(&message, &ckksd__v1__request_header__descriptor, data, size,
                        message_arena_bytes(size, 1 << 18), "header", NULL) != CKKS_OK)
         return 0;
     const Ckksd__V1__RequestHeader *header = (const Ckksd__V1__RequestHeader *)(const void *)message;
     if (header->has_payload)
-        for (size_t i = 0; i < sizeof payloads / sizeof *payloads; i++)
+        for (size_t i = 0; i < PAYLOAD_COUNT; i++)
             unpack(payloads[i], header->payload.data, header->payload.len);
     message_free(message);
     return 0;

@@ -50,7 +50,7 @@ static void the_layout_is_the_written_one(void **state) {
     assert_int_equal(frame_layout(3, &segment, 1), sizeof expected);
     assert_int_equal(segment.offset, 0);
     memset(body, 0xff, sizeof body);
-    memcpy(body + 12, "abc", 3);
+    body[12] = 'a', body[13] = 'b', body[14] = 'c';
     memset(frame_write_prefix(body, 3), 9, 2);
     assert_memory_equal(body, expected, sizeof expected);
 }
