@@ -127,7 +127,7 @@ all: $(PROGRAMS) ## build the daemon, the command line and the libraries
 .PHONY: demo
 demo: deps ## install, build, start the daemon and run encrypted inference on real data
 	@$(MAKE) --no-print-directory report all
-	@B=$(B) tests/demo/demo.sh
+	@B=$(B) PORT=$(or $(PORT),7000) OPS_PORT=$(or $(OPS_PORT),9464) tests/demo/demo.sh
 
 .PHONY: test test-build
 test: deps ## install, build and run every test

@@ -210,7 +210,7 @@ static ckks_status sort_sockets(rpc_connection *c, ckks_error *err) {
     char address[RPC_ADDRESS_MAX];
     rpc_choose_endpoint(address, c->control.address, c->server, true);
     if (strcmp(address, c->control.address) != 0) {
-        snprintf(c->bulk_address, sizeof c->bulk_address, "%s", address[0] ? address : c->control.address);
+        snprintf(c->bulk_address, sizeof c->bulk_address, "%s", address);
         return CKKS_OK;
     }
     /* it was the bulk socket's: the limit on its messages is the control one's until it is opened again */
@@ -272,6 +272,11 @@ ckks_status rpc_socket_for(rpc_socket **out, rpc_connection *c, bool is_bulk, ck
     ckks_status rc = CKKS_OK;
     *out = &c->control;
     if (!is_bulk) return CKKS_OK;
+    /* another scheme or host than the one that we were given is never taken from a server */
+    if (!c->bulk_address[0])
+        return ckks_error_set(err, CKKS_UNAVAILABLE, "server",
+                              "the server names no bulk address for %.*s: its [listen] bulk needs one",
+                              (int)strcspn(c->control.address, ":"), c->control.address);
     pthread_mutex_lock(&c->lock);
     if (!c->bulk.is_open) rc = rpc_socket_open(&c->bulk, c, c->bulk_address, c->reply_bytes_max, err);
     pthread_mutex_unlock(&c->lock);
