@@ -151,7 +151,7 @@ static void admin_tenant_delete(Ckksd__V1__Admin_Service *service,
         ckks_error_set(&err, CKKS_MALFORMED, "tenant", "a tenant's name is needed");
     else if (!(c = calloc(1, sizeof *c)))
         ckks_error_set(&err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
-    if (err.code != CKKS_OK) {
+    if (!c) {
         request_fail(r, &err);
         return;
     }

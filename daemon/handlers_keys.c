@@ -47,7 +47,7 @@ static void call_start(request *r, bool wants_id, bool has_id, const ProtobufCBi
         ckks_error_set(&err, CKKS_MALFORMED, "key_set", "a key set's id has %u bytes", KEY_SET_ID_BYTES);
     else if (!(c = calloc(1, sizeof *c)))
         ckks_error_set(&err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
-    if (err.code != CKKS_OK) {
+    if (!c) {
         request_fail(r, &err);
         return;
     }
@@ -220,7 +220,7 @@ static uint32_t page_of(server *s, const char *tenant, const uint8_t *after, key
             if (after && memcmp(entry->record.id, after, KEY_SET_ID_BYTES) <= 0) continue;
             if (count < first + KEYSTORE_PAGE + 1) page[count++] = entry;
         }
-        qsort(page + first, count - first, sizeof *page, entry_order);
+        qsort(page + first, count - first, sizeof(void *), entry_order);
     }
     return count;
 }

@@ -112,7 +112,7 @@ static ckks_status write_outputs(inference *inf, const graph_result *result, ckk
     uint8_t *area;
     frame_segment *segments = calloc(count + 1u, sizeof *segments);
     signature_message *signatures = calloc(count + 1u, sizeof *signatures);
-    Ckksd__V1__Signature **list = calloc(count + 1u, sizeof *list);
+    Ckksd__V1__Signature **list = calloc(count + 1u, sizeof(void *));
     Ckksd__V1__InferReply reply = CKKSD__V1__INFER_REPLY__INIT;
     Ckksd__V1__Timing timing = CKKSD__V1__TIMING__INIT;
     if (!segments || !signatures || !list) {

@@ -13,12 +13,15 @@ typedef struct list_node {
     struct list_node *next, *prev;
 } list_node;
 
+/* types and loop variables cannot stand in parentheses */
+/* NOLINTBEGIN(bugprone-macro-parentheses) */
 #define LIST_ENTRY(link, type, member) ((type *)(void *)((char *)(link)-offsetof(type, member)))
 #define LIST_EACH(item, head)          for (list_node *item = (head)->next; item != (head); item = item->next)
 /* the body may remove and free `item` */
 #define LIST_EACH_SAFE(item, head)                                                                           \
     for (list_node *item = (head)->next, *item##_next = item->next; item != (head);                          \
          item = item##_next, item##_next = item->next)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 static inline void list_init(list_node *l) {
     l->next = l->prev = l;
@@ -38,6 +41,8 @@ static inline void list_prepend(list_node *head, list_node *link) {
 }
 /* list_remove leaves the link in no list; safe to repeat on an initialised link. */
 static inline void list_remove(list_node *link) {
+    /* the analyser does not see that a removed link cannot be reached from its list any more */
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
     link->prev->next = link->next, link->next->prev = link->prev;
     list_init(link);
 }

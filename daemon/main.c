@@ -76,7 +76,10 @@ int main(int argc, char **argv) {
     (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     config *c = calloc(1, sizeof *c);
-    if (!c || sodium_init() < 0) return EXIT_FAILURE;
+    if (!c || sodium_init() < 0) {
+        free(c);
+        return EXIT_FAILURE;
+    }
     if (config_load(c, a.config, &err) != CKKS_OK) {
         fprintf(stderr, "ckksd: %s\n", err.message);
         free(c);

@@ -44,7 +44,7 @@ ckks_status reply_create(nng_msg **out, uint8_t **area, const reply_parts *parts
         return ckks_error_set(err, CKKS_TOO_LARGE, "reply",
                               "a long reply message cannot carry other segments");
     if (!(payload = malloc(payload_bytes + 1)) || !(items = calloc(count + 1u, sizeof *items)) ||
-        !(pointers = calloc(count + 1u, sizeof *pointers))) {
+        !(pointers = calloc(count + 1u, sizeof(void *)))) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "reply", "out of memory");
         goto out;
     }

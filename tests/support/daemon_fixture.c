@@ -161,6 +161,11 @@ void daemon_clean(daemon_fixture *d) {
         waitpid(d->pid, NULL, 0);
     }
     if (d->notify >= 0) close(d->notify);
+    if (d->folder[0] && (daemon_logged(d, "Sanitizer:") || daemon_logged(d, "runtime error:"))) {
+        snprintf(command, sizeof command, "cat %s/log >&2", d->folder);
+        if (system(command) != 0) fprintf(stderr, "no log\n");
+        abort(); /* a sanitizer spoke in the daemon */
+    }
     snprintf(command, sizeof command, "rm -rf %s", d->folder);
     if (d->folder[0] && system(command) != 0) fprintf(stderr, "%s stays\n", d->folder);
     memset(d, 0, sizeof *d);

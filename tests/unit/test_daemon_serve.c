@@ -2,6 +2,8 @@
 #include "tests/support/daemon_words.h"
 
 #include <arpa/inet.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <nng/supplemental/tls/tls.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -305,6 +307,91 @@ static void a_hostile_length_ends_the_connection_and_nothing_else(void **state) 
     assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
 }
 
+/* the first endpoint whose address begins so; false if there is none */
+static bool endpoint(const char *prefix, char url[256]) {
+    daemon_reply r;
+    bool found = false;
+    const daemon_call c = {.socket = DAEMON_CONTROL,
+                           .method = "Inference/ServerMetadata",
+                           .output = &ckksd__v1__server_metadata_reply__descriptor};
+    assert_int_equal(daemon_do(&d, &c, &r), 0);
+    const Ckksd__V1__ServerMetadataReply *m = (const Ckksd__V1__ServerMetadataReply *)r.payload;
+    for (size_t i = 0; i < m->n_endpoints && !found; i++)
+        if ((found = strncmp(m->endpoints[i]->address, prefix, strlen(prefix)) == 0))
+            snprintf(url, 256, "%s", m->endpoints[i]->address);
+    daemon_reply_fini(&r);
+    return found;
+}
+
+static int connect_port(const char *url) {
+    struct timeval limit = {.tv_sec = 10};
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    address.sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
+
+static void a_hostile_length_over_tcp_does_no_harm_either(void **state) {
+    (void)state;
+    char url[256];
+    uint8_t answer[8];
+    const uint8_t hello[16] = {0, 'S', 'P', 0, 0, 0x30, 0, 0, 0x0f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+    start_with_keys(NULL, NULL, NULL);
+    assert_true(endpoint("tcp://", url));
+    const int fd = connect_port(url);
+    assert_int_equal(send(fd, hello, 16, MSG_NOSIGNAL), 16);
+    assert_int_equal(recv(fd, answer, 8, MSG_WAITALL), 8);
+    assert_true(recv(fd, answer, 1, 0) <= 0);
+    close(fd);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+}
+
+static void tls_serves_the_same_to_those_who_trust_the_certificate(void **state) {
+    (void)state;
+    char command[512], extra[400], url[256], file[128];
+    uint8_t byte;
+    daemon_reply r;
+    nng_socket s;
+    nng_tls_config *tls = NULL;
+    snprintf(command, sizeof command,
+             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "
+             "/CN=localhost "
+             "-addext subjectAltName=DNS:localhost -keyout %s/key.pem -out %s/cert.pem 2>/dev/null",
+             d.folder, d.folder);
+    if (system(command) != 0) skip();
+    snprintf(
+        extra, sizeof extra,
+        "[listen]\ncontrol = tls+tcp://127.0.0.1:0\ntls_certificate = %s/cert.pem\ntls_key = %s/key.pem\n",
+        d.folder, d.folder);
+    daemon_start(&d, extra, NULL, NULL);
+    assert_true(endpoint("tls+tcp://", url));
+    const int fd = connect_port(url); /* somebody who does not speak TLS */
+    assert_int_equal(send(fd, "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL), 18);
+    while (recv(fd, &byte, 1, 0) > 0) {}
+    close(fd);
+    snprintf(file, sizeof file, "%s/cert.pem", d.folder);
+    assert_int_equal(nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT), 0);
+    assert_int_equal(nng_tls_config_ca_file(tls, file), 0);
+    assert_int_equal(nng_tls_config_server_name(tls, "localhost"), 0);
+    assert_int_equal(nng_req0_open(&s), 0);
+    nng_socket_set_ms(s, NNG_OPT_RECVTIMEO, 20000);
+    nng_dialer dialer;
+    assert_int_equal(nng_dialer_create(&dialer, s, url), 0);
+    assert_int_equal(nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls), 0);
+    assert_int_equal(nng_dialer_start(dialer, 0), 0);
+    const daemon_call c = {.method = "Inference/ServerReady",
+                           .output = &ckksd__v1__server_ready_reply__descriptor};
+    daemon_send(s, daemon_frame(&c));
+    assert_true(daemon_receive(s, &r, c.output));
+    assert_true(((Ckksd__V1__ServerReadyReply *)r.payload)->ready);
+    daemon_reply_fini(&r);
+    nng_close(s);
+    nng_tls_config_free(tls);
+}
+
 static void a_frame_that_is_none_is_answered_and_its_pipe_closed(void **state) {
     (void)state;
     uint8_t message[9 + 4 + 16] = {1, 0, 0, 0, 0, 0, 0, 0, 20, 0x80, 0, 0, 1, 'h', 'e', 'l', 'l', 'o'};
@@ -367,6 +454,8 @@ int main(void) {
         T(a_token_without_the_scope_is_refused),
         T(another_tenants_key_set_looks_exactly_like_none),
         T(a_hostile_length_ends_the_connection_and_nothing_else),
+        T(a_hostile_length_over_tcp_does_no_harm_either),
+        T(tls_serves_the_same_to_those_who_trust_the_certificate),
         T(a_frame_that_is_none_is_answered_and_its_pipe_closed),
         T(another_wire_version_is_told_which_are_served),
         T(the_third_wrong_token_closes_the_pipe),
