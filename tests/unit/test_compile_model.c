@@ -2,6 +2,7 @@
 #include "client/compile/compile.h"
 #include "client/lib/data.h"
 #include "proto/package.h"
+#include "tests/support/alloc_fault.h"
 #include "tests/support/onnx_cases.h"
 
 #include <math.h>
@@ -400,6 +401,32 @@ static void report_tells_what_was_made(void **state) {
     compiled_fini(&c);
 }
 
+static void failing_allocations_leave_nothing_behind(void **state) {
+    (void)state;
+    const compile_options options = {.onnx_path = "tests/data/onnx/gemm.onnx",
+                                     .calibration = {some_rows, 1, 5, NULL},
+                                     .log_n = 10,
+                                     .allow_insecure = true,
+                                     .check_rows = 1};
+    compiled c;
+    ckks_error err = {0};
+    alloc_fault_set(UINT64_MAX);
+    must(compile(&c, &options, &err), &err);
+    const uint64_t total = alloc_fault_calls();
+    compiled_fini(&c);
+    uint32_t refused = 0;
+    for (uint64_t nth = 1; nth < total; nth += 1 + total / 20) {
+        alloc_fault_set(nth);
+        const ckks_status rc = compile(&c, &options, &err);
+        alloc_fault_set(0);
+        refused += rc != CKKS_OK;
+        compiled_fini(&c);
+    }
+    print_message("  %llu allocations, %u of 20 failures refused the compilation\n",
+                  (unsigned long long)total, refused);
+    assert_true(refused >= 15);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operator_runs_encrypted),
@@ -411,6 +438,7 @@ int main(void) {
         cmocka_unit_test(insecure_package_is_marked_for_ever),
         cmocka_unit_test(report_names_every_refused_operator),
         cmocka_unit_test(report_tells_what_was_made),
+        cmocka_unit_test(failing_allocations_leave_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
