@@ -58,6 +58,13 @@ void cpu_pack_scalar(const void *arguments);
 void cpu_sample_scalar(const void *arguments);
 void cpu_counter_advance_scalar(const void *arguments);
 
+/* ---- AVX2 and AVX-512: one source each (*_lanes.h), included by *_avx2.c and *_avx512.c ---- */
+
+void cpu_ntt_forward_avx2(const void *arguments);
+void cpu_ntt_inverse_avx2(const void *arguments);
+void cpu_ntt_forward_avx512(const void *arguments);
+void cpu_ntt_inverse_avx512(const void *arguments);
+
 /* ---- what kernels share ---- */
 
 static inline const ntt_table *tables_ntt(const device_tables *tables, kernel_basis basis, uint32_t limb) {

@@ -1,6 +1,6 @@
 /*
  * Tables of one parameter set. Everything is computed once, from the verified primes and roots, into two
- * allocations: transform tables (the bulk: 4 * N words per prime) and conversion constants.
+ * allocations: transform tables (the bulk: 6 * N words per prime) and conversion constants.
  *
  * Base conversions: a digit that a level cuts short is its own source basis, and is named by its last prime
  * alone; so there are q_count of them in all, as there are of rescales and of merged ModDowns.
@@ -10,6 +10,9 @@
 
 #include <sodium.h>
 #include <stdlib.h>
+
+#define TABLE_WORDS 6u /* per prime and coefficient */
+_Static_assert(sizeof(double) == sizeof(uint64_t), "tables of both lie in one allocation");
 
 struct ckks_context {
     ckks_params params;
@@ -37,6 +40,12 @@ static void fill_powers(uint64_t *power, uint64_t *shoup, uint64_t root, uint32_
     }
 }
 
+static void fill_centred(double *out, const uint64_t *residue, size_t n, uint64_t q) {
+    for (size_t i = 0; i < n; i++)
+        out[i] = residue[i] > q >> 1 ? -(double)(q - residue[i]) : (double)residue[i];
+}
+
+/* words: 6 * N; a double is as wide as a word */
 static void fill_ntt(ntt_table *t, uint64_t *words, const ckks_params *p, uint32_t prime_index) {
     const size_t n = params_n(p);
     t->m = modulus_create(p->prime[prime_index]);
@@ -47,6 +56,10 @@ static void fill_ntt(ntt_table *t, uint64_t *words, const ckks_params *p, uint32
     t->inverse = words + 2 * n, t->inverse_shoup = words + 3 * n;
     fill_powers(words, words + n, p->psi[prime_index], p->log_n, &t->m);
     fill_powers(words + 2 * n, words + 3 * n, mod_inverse(p->psi[prime_index], &t->m), p->log_n, &t->m);
+    double *roots = (double *)(void *)(words + 4 * n);
+    fill_centred(roots, t->forward, n, t->m.value);
+    fill_centred(roots + n, t->inverse, n, t->m.value);
+    t->forward_f64 = roots, t->inverse_f64 = roots + n;
 }
 
 /* ---- base conversions ---- */
@@ -137,11 +150,11 @@ ckks_status context_create(ckks_context **out, const ckks_params *params, ckks_e
     ckks_context *x = calloc(1, sizeof *x);
     if (!x) goto out;
     x->params = *params;
-    x->ntt_words = malloc((size_t)prime_count * 4 * n * sizeof *x->ntt_words);
+    x->ntt_words = malloc((size_t)prime_count * TABLE_WORDS * n * sizeof *x->ntt_words);
     if (!x->ntt_words) goto out;
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < prime_count; i++)
-        fill_ntt(&x->ntt[i], x->ntt_words + (size_t)i * 4 * n, params, (uint32_t)i);
+        fill_ntt(&x->ntt[i], x->ntt_words + (size_t)i * TABLE_WORDS * n, params, (uint32_t)i);
     if ((rc = fill_conversions(x)) != CKKS_OK) goto out;
     if ((rc = encoder_roots_create(&x->roots, params->log_n)) != CKKS_OK) goto out;
     *out = x, x = NULL;

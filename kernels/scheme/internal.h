@@ -16,6 +16,7 @@ typedef struct ntt_table {
     uint64_t n_inverse, n_inverse_shoup;
     const uint64_t *forward, *forward_shoup; /* [N] */
     const uint64_t *inverse, *inverse_shoup; /* [N] */
+    const double *forward_f64, *inverse_f64; /* [N], the same roots as centred residues, for vector kernels */
 } ntt_table;
 
 /* context_ntt: prime index in the full list (all q, then all p). */

@@ -1,0 +1,1 @@
+#include "kernels/cpu/ntt_lanes.h"
