@@ -60,10 +60,44 @@ void cpu_counter_advance_scalar(const void *arguments);
 
 /* ---- AVX2 and AVX-512: one source each (*_lanes.h), included by *_avx2.c and *_avx512.c ---- */
 
+void cpu_negate_avx2(const void *arguments);
+void cpu_add_avx2(const void *arguments);
+void cpu_subtract_avx2(const void *arguments);
+void cpu_add_plain_avx2(const void *arguments);
+void cpu_multiply_plain_avx2(const void *arguments);
+void cpu_add_scalars_avx2(const void *arguments);
+void cpu_multiply_scalars_avx2(const void *arguments);
+void cpu_multiply_avx2(const void *arguments);
+void cpu_square_avx2(const void *arguments);
 void cpu_ntt_forward_avx2(const void *arguments);
 void cpu_ntt_inverse_avx2(const void *arguments);
+void cpu_automorphism_avx2(const void *arguments);
+void cpu_mod_up_avx2(const void *arguments);
+void cpu_key_product_avx2(const void *arguments);
+void cpu_mod_down_avx2(const void *arguments);
+void cpu_rescale_avx2(const void *arguments);
+void cpu_diagonal_sum_avx2(const void *arguments);
+void cpu_permute_sum_avx2(const void *arguments);
+void cpu_matrix_product_avx2(const void *arguments);
+void cpu_negate_avx512(const void *arguments);
+void cpu_add_avx512(const void *arguments);
+void cpu_subtract_avx512(const void *arguments);
+void cpu_add_plain_avx512(const void *arguments);
+void cpu_multiply_plain_avx512(const void *arguments);
+void cpu_add_scalars_avx512(const void *arguments);
+void cpu_multiply_scalars_avx512(const void *arguments);
+void cpu_multiply_avx512(const void *arguments);
+void cpu_square_avx512(const void *arguments);
 void cpu_ntt_forward_avx512(const void *arguments);
 void cpu_ntt_inverse_avx512(const void *arguments);
+void cpu_automorphism_avx512(const void *arguments);
+void cpu_mod_up_avx512(const void *arguments);
+void cpu_key_product_avx512(const void *arguments);
+void cpu_mod_down_avx512(const void *arguments);
+void cpu_rescale_avx512(const void *arguments);
+void cpu_diagonal_sum_avx512(const void *arguments);
+void cpu_permute_sum_avx512(const void *arguments);
+void cpu_matrix_product_avx512(const void *arguments);
 
 /* ---- what kernels share ---- */
 

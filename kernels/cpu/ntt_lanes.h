@@ -327,9 +327,9 @@ void ISA(vector_forward)(uint64_t *out, const uint64_t *in, const ntt_table *tab
     forward((double *)(void *)out, (const double *)(const void *)in, table, store, 1, true);
 }
 
-void ISA(vector_forward_f64)(uint64_t *out, double reach, const ntt_table *table,
+void ISA(vector_forward_f64)(uint64_t *out, const double *in, double reach, const ntt_table *table,
                              const forward_store *store) {
-    forward((double *)(void *)out, (const double *)(const void *)out, table, store, reach, false);
+    forward((double *)(void *)out, in, table, store, reach, false);
 }
 
 /* ---- inverse ---- */
@@ -530,11 +530,9 @@ void ISA(cpu_ntt_forward)(const void *arguments) {
     const uint32_t components = args->out.component_count;
 #pragma omp parallel for collapse(2) schedule(static) if (components * limbs > 1)
     for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++)
-            ISA(vector_forward)
-            (poly_limb(&args->out, c, i, n),
-             poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n),
-             tables_ntt(args->tables, args->out.basis, i), NULL);
+        for (uint32_t i = 0; i < limbs; i++) ISA(vector_forward)
+    (poly_limb(&args->out, c, i, n), poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n),
+     tables_ntt(args->tables, args->out.basis, i), NULL);
 }
 
 void ISA(cpu_ntt_inverse)(const void *arguments) {
@@ -543,9 +541,7 @@ void ISA(cpu_ntt_inverse)(const void *arguments) {
     const uint32_t components = args->out.component_count;
 #pragma omp parallel for collapse(2) schedule(static) if (components * limbs > 1)
     for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++)
-            ISA(vector_inverse)
-            (poly_limb(&args->out, c, i, n),
-             poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n),
-             tables_ntt(args->tables, args->out.basis, i));
+        for (uint32_t i = 0; i < limbs; i++) ISA(vector_inverse)
+    (poly_limb(&args->out, c, i, n), poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n),
+     tables_ntt(args->tables, args->out.basis, i));
 }

@@ -17,8 +17,10 @@ typedef struct forward_store {
 /* The words of ntt_forward_scalar. out may be in; store NULL = plain words. */
 void vector_forward_avx2(uint64_t *out, const uint64_t *in, const ntt_table *table,
                          const forward_store *store);
-/* The same of whole numbers in doubles (in place: out holds them before), |x| <= reach * q, reach <= 2. */
-void vector_forward_f64_avx2(uint64_t *out, double reach, const ntt_table *table, const forward_store *store);
+/* The same of whole numbers x in doubles, |x| <= reach * q: reach * q < 2^49, or reach <= 2. out may be in.
+ */
+void vector_forward_f64_avx2(uint64_t *out, const double *in, double reach, const ntt_table *table,
+                             const forward_store *store);
 /* The words of ntt_inverse_scalar. out may be in. */
 void vector_inverse_avx2(uint64_t *out, const uint64_t *in, const ntt_table *table);
 /* inverse transform times `factor` (canonical) as centred residues in doubles. out may be in. */
@@ -26,7 +28,7 @@ void vector_inverse_f64_avx2(double *out, const uint64_t *in, uint64_t factor, c
 
 void vector_forward_avx512(uint64_t *out, const uint64_t *in, const ntt_table *table,
                            const forward_store *store);
-void vector_forward_f64_avx512(uint64_t *out, double reach, const ntt_table *table,
+void vector_forward_f64_avx512(uint64_t *out, const double *in, double reach, const ntt_table *table,
                                const forward_store *store);
 void vector_inverse_avx512(uint64_t *out, const uint64_t *in, const ntt_table *table);
 void vector_inverse_f64_avx512(double *out, const uint64_t *in, uint64_t factor, const ntt_table *table);

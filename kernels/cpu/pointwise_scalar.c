@@ -1,46 +1,8 @@
 /*
- * Kernels that work position by position, in plain C. A launch is cut into pieces of one limb and BLOCK
- * positions, so that even one limb keeps a team busy; a piece does all components, reading every operand of a
- * position before it writes it: so the output may be an input.
+ * Kernels that work position by position, in plain C.
  */
-#include "kernels/cpu/kernels_cpu.h"
+#include "kernels/cpu/pointwise_piece.h"
 
-#include <string.h>
-
-#define BLOCK 1024u
-_Static_assert((1u << CKKS_LOG_N_MIN) % BLOCK == 0, "blocks tile a limb");
-
-/* One piece of a launch: `limb` of the output, positions begin .. begin + BLOCK - 1. */
-typedef struct piece {
-    const modulus *m;
-    uint32_t limb, begin, n;
-} piece;
-
-static piece piece_at(const device_tables *tables, kernel_basis basis, uint32_t index) {
-    const uint32_t n = tables_n(tables), per_limb = n / BLOCK, limb = index / per_limb;
-    return (piece){&tables_ntt(tables, basis, limb)->m, limb, index % per_limb * BLOCK, n};
-}
-static uint32_t piece_count(const device_tables *tables, kernel_basis basis) {
-    return basis_limb_count(basis) * (tables_n(tables) / BLOCK);
-}
-
-static uint64_t *words_out(const kernel_poly *out, uint32_t component, const piece *p) {
-    return poly_limb(out, component, p->limb, p->n) + p->begin;
-}
-/* the operand's words of the same prime */
-static const uint64_t *words_in(const kernel_poly *a, uint32_t component, const kernel_poly *out,
-                                const piece *p) {
-    return poly_limb(a, component, basis_find(a->basis, out->basis, p->limb), p->n) + p->begin;
-}
-/* NULL where the operand lacks the component */
-static const uint64_t *words_if_any(const kernel_poly *a, uint32_t component, const kernel_poly *out,
-                                    const piece *p) {
-    return component < a->component_count ? words_in(a, component, out, p) : NULL;
-}
-
-static void copy_block(uint64_t *out, const uint64_t *a) {
-    if (out != a) memcpy(out, a, BLOCK * sizeof *out);
-}
 static void negate_block(uint64_t *out, const uint64_t *a, uint64_t q) {
     for (uint32_t k = 0; k < BLOCK; k++) out[k] = mod_negate(a[k], q);
 }

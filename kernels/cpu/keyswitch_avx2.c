@@ -1,0 +1,1 @@
+#include "kernels/cpu/keyswitch_lanes.h"

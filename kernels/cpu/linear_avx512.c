@@ -1,0 +1,1 @@
+#include "kernels/cpu/linear_lanes.h"

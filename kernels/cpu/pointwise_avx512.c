@@ -1,0 +1,1 @@
+#include "kernels/cpu/pointwise_lanes.h"
