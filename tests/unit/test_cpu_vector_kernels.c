@@ -1,0 +1,392 @@
+/*
+ * Every vector kernel writes the words of the scalar one, which defines them: for each instruction set, on
+ * edge, adversarial and random residues, for primes of 28 to 50 bits and rings of 2^10 to 2^16. A set that
+ * this machine lacks is skipped and says so.
+ */
+#include "kernels/cpu/kernels_cpu.h"
+#include "tests/support/device_fixture.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+/* what the running test compares */
+static struct {
+    cpu_isa isa;
+    device_fixture f;
+    prng rng;
+    bool is_seen[KERNEL_COUNT];
+    uint64_t launches;
+} now;
+
+#define PATTERN_RANDOM FIXTURE_PATTERNS
+#define PATTERN_GROWTH (FIXTURE_PATTERNS + 1)
+#define PATTERN_COUNT  (FIXTURE_PATTERNS + 2)
+
+static void *memory(uint64_t bytes) {
+    void *at = NULL;
+    assert_int_equal(posix_memalign(&at, 64, bytes ? bytes : 64), 0);
+    memset(at, 0x5a, bytes);
+    return at;
+}
+
+/* Coefficients whose forward transform adds (q-1)/2 at every level on the way to position 0: element i is
+ * multiplied for the first time at the level of its highest bit, after it has collected one addend per level
+ * above. */
+static void growth_words(uint64_t *words, const ntt_table *t) {
+    const uint64_t q = t->m.value, half = q >> 1;
+    words[0] = q - 1;
+    for (uint32_t level = 0; level < t->log_n; level++) {
+        const uint64_t multiplier = mod_inverse(t->forward[(size_t)1 << level], &t->m);
+        const uint64_t x = mod_sub(mod_mul(half, multiplier, &t->m), mod_mul(half, level, &t->m), q);
+        for (size_t i = (size_t)1 << (t->log_n - 1 - level); i < (size_t)2 << (t->log_n - 1 - level); i++)
+            words[i] = x;
+    }
+}
+
+static void fill(uint64_t *words, kernel_basis basis, uint32_t polynomials, uint32_t pattern) {
+    const uint32_t n = now.f.n, limbs = basis_limb_count(basis);
+    for (uint32_t i = 0; i < polynomials * limbs; i++) {
+        const ntt_table *t = context_ntt(now.f.context, basis_prime(basis, i % limbs, now.f.params->q_count));
+        uint64_t *limb = words + (size_t)i * n;
+        if (pattern < FIXTURE_PATTERNS)
+            fixture_adversarial_words(limb, n, t->m.value, pattern);
+        else if (pattern == PATTERN_GROWTH)
+            growth_words(limb, t);
+        else
+            fixture_random_words(limb, n, t->m.value, &now.rng);
+    }
+}
+static uint64_t *poly(kernel_basis basis, uint32_t polynomials, uint32_t pattern) {
+    uint64_t *words = memory((uint64_t)polynomials * basis_limb_count(basis) * now.f.n * 8);
+    fill(words, basis, polynomials, pattern);
+    return words;
+}
+
+/* Runs both versions; *out is the place in `args` that says where to. False where the set has no version. */
+static bool compare(kernel_id kernel, const void *args, void *out_slot, uint64_t bytes) {
+    cpu_isa used = CPU_ISA_SCALAR;
+    const cpu_kernel vector = cpu_kernel_find(kernel, now.isa, &used);
+    if (used != now.isa) return false;
+    uint8_t *const expected = memory(bytes), *const actual = memory(bytes);
+    memcpy(out_slot, &expected, sizeof expected);
+    cpu_kernel_find(kernel, CPU_ISA_SCALAR, NULL)(args);
+    memcpy(out_slot, &actual, sizeof actual);
+    vector(args);
+    for (uint64_t i = 0; i < bytes; i++)
+        if (expected[i] != actual[i])
+            fail_msg("%s, %s, N = %u: byte %llu of %llu differs", kernel_name(kernel), cpu_isa_name(now.isa),
+                     now.f.n, (unsigned long long)i, (unsigned long long)bytes);
+    free(expected), free(actual);
+    now.is_seen[kernel] = true;
+    now.launches++;
+    return true;
+}
+
+static kernel_basis basis_q(uint32_t level) {
+    return (kernel_basis){0, level + 1, 0};
+}
+static kernel_basis basis_qp(uint32_t level) {
+    return (kernel_basis){0, level + 1, now.f.params->p_count};
+}
+static uint64_t poly_bytes(kernel_basis b) {
+    return (uint64_t)basis_limb_count(b) * now.f.n * 8;
+}
+
+/* the last argument is also the output of an in-place launch */
+static void check_unary(kernel_id kernel, uint32_t in_components, uint32_t out_components, kernel_basis basis,
+                        uint32_t pattern) {
+    uint64_t *a = poly(basis, in_components, pattern);
+    kernel_unary_args args = {now.f.tables, device_fixture_poly(NULL, out_components, basis),
+                              device_fixture_poly(a, in_components, basis)};
+    compare(kernel, &args, &args.out.words, out_components * poly_bytes(basis));
+    free(a);
+}
+
+static void check_in_place(kernel_id kernel, kernel_basis basis) {
+    cpu_isa used = CPU_ISA_SCALAR;
+    const cpu_kernel vector = cpu_kernel_find(kernel, now.isa, &used);
+    if (used != now.isa) return;
+    uint64_t *a = poly(basis, 1, PATTERN_RANDOM), *expected = memory(poly_bytes(basis));
+    const kernel_unary_args in_place = {now.f.tables, device_fixture_poly(a, 1, basis),
+                                        device_fixture_poly(a, 1, basis)};
+    const kernel_unary_args apart = {now.f.tables, device_fixture_poly(expected, 1, basis),
+                                     device_fixture_poly(a, 1, basis)};
+    vector(&apart);
+    vector(&in_place);
+    assert_memory_equal(a, expected, poly_bytes(basis));
+    free(a), free(expected);
+}
+
+static void check_binary(kernel_id kernel, uint32_t a_components, uint32_t b_components,
+                         uint32_t out_components, uint32_t pattern) {
+    const kernel_basis basis = basis_qp(now.f.params->q_count - 1);
+    uint64_t *a = poly(basis, 3, pattern), *b = poly(basis, b_components, PATTERN_RANDOM);
+    kernel_binary_args args = {now.f.tables, device_fixture_poly(NULL, out_components, basis),
+                               device_fixture_poly(a, a_components, basis),
+                               device_fixture_poly(b, b_components, basis)};
+    compare(kernel, &args, &args.out.words, out_components * poly_bytes(basis));
+    args.b = device_fixture_poly(a, b_components, basis);
+    compare(kernel, &args, &args.out.words, out_components * poly_bytes(basis));
+    free(a), free(b);
+}
+
+static void check_scalars(kernel_id kernel, uint32_t pattern) {
+    const kernel_basis basis = basis_qp(now.f.params->q_count - 1);
+    uint64_t *a = poly(basis, 2, pattern);
+    kernel_scalars_args args = {.tables = now.f.tables,
+                                .out = device_fixture_poly(NULL, 2, basis),
+                                .a = device_fixture_poly(a, 2, basis)};
+    for (uint32_t i = 0; i < basis_limb_count(basis); i++) {
+        const uint64_t q = now.f.params->prime[i], edge[4] = {0, 1, q - 1, q >> 1};
+        args.scalar[i] = pattern < 4 ? edge[pattern] : prng_below(&now.rng, q);
+    }
+    compare(kernel, &args, &args.out.words, 2 * poly_bytes(basis));
+    free(a);
+}
+
+static void check_pointwise(uint32_t pattern) {
+    const kernel_basis qp = basis_qp(now.f.params->q_count - 1);
+    check_unary(KERNEL_NTT_FORWARD, 1, 1, qp, pattern);
+    check_unary(KERNEL_NTT_INVERSE, 1, 1, qp, pattern);
+    check_unary(KERNEL_COPY, 2, 2, qp, pattern);
+    check_unary(KERNEL_NEGATE, 2, 2, qp, pattern);
+    check_unary(KERNEL_SQUARE, 2, 3, qp, pattern);
+    check_binary(KERNEL_ADD, 2, 3, 3, pattern);
+    check_binary(KERNEL_SUBTRACT, 3, 2, 3, pattern);
+    check_binary(KERNEL_SUBTRACT, 2, 3, 3, pattern);
+    check_binary(KERNEL_ADD_PLAIN, 2, 1, 2, pattern);
+    check_binary(KERNEL_MULTIPLY_PLAIN, 2, 1, 2, pattern);
+    check_binary(KERNEL_MULTIPLY, 2, 2, 3, pattern);
+    check_scalars(KERNEL_ADD_SCALARS, pattern);
+    check_scalars(KERNEL_MULTIPLY_SCALARS, pattern);
+}
+
+static void check_automorphisms(void) {
+    const kernel_basis q = basis_q(now.f.params->q_count - 1);
+    const uint32_t n = now.f.n, g[] = {1, 3, 5, 7, 25, n + 1, 2 * n - 1, 2 * n - 5};
+    uint64_t *a = poly(q, 2, PATTERN_RANDOM);
+    for (size_t i = 0; i < sizeof g / sizeof *g; i++) {
+        kernel_automorphism_args args = {now.f.tables, device_fixture_poly(NULL, 2, q),
+                                         device_fixture_poly(a, 2, q), g[i]};
+        compare(KERNEL_AUTOMORPHISM, &args, &args.out.words, 2 * poly_bytes(q));
+    }
+    free(a);
+}
+
+/* digits as MOD_UP leaves them, of two polynomials */
+static uint64_t *check_mod_up(const uint64_t *a, uint32_t level) {
+    const uint64_t bytes = 2 * params_digit_count(now.f.params, level) * poly_bytes(basis_qp(level));
+    uint64_t *scratch = memory(2 * poly_bytes(basis_q(level))), *digits = memory(bytes), *words = NULL;
+    memcpy(&words, &a, sizeof a);
+    kernel_mod_up_args args = {now.f.tables, NULL, device_fixture_poly(words, 1, basis_q(level)),
+                               level + 1,    2,    scratch};
+    compare(KERNEL_MOD_UP, &args, &args.out, bytes);
+    args.out = digits;
+    cpu_kernel_find(KERNEL_MOD_UP, CPU_ISA_SCALAR, NULL)(&args);
+    free(scratch);
+    return digits;
+}
+
+static uint64_t *check_key_product(const uint64_t *a, const uint64_t *digits, uint32_t level,
+                                   uint32_t key_level, uint32_t pattern) {
+    const uint32_t key_digits = params_digit_count(now.f.params, key_level);
+    const uint64_t bytes = 2 * 2 * poly_bytes(basis_qp(level));
+    uint64_t *key[2] = {poly(basis_qp(key_level), 2 * key_digits, PATTERN_RANDOM),
+                        poly(basis_qp(key_level), 2 * key_digits, pattern)};
+    const key_table_entry entries[4] = {{(uint64_t)(uintptr_t)key[0], key_level + 1, 0},
+                                        {(uint64_t)(uintptr_t)key[1], key_level + 1, 0},
+                                        {0, key_level + 1, 0},
+                                        {(uint64_t)(uintptr_t)key[0], level, 0}};
+    const key_product_item items[] = {{0, 0, 5, 0},  {1, 1, 1, 0}, {1, 0, 2 * now.f.n - 1, 1},
+                                      {0, 2, 25, 1}, {1, 3, 7, 1}, {0, 9, 1, 0}};
+    kernel_key_product_args args = {.tables = now.f.tables,
+                                    .out_count = 2,
+                                    .level = level,
+                                    .digits = digits,
+                                    .digits_count = 2,
+                                    .add = a,
+                                    .add_stride = level + 1,
+                                    .keys = entries,
+                                    .key_count = 4,
+                                    .items = items,
+                                    .items_host = items,
+                                    .item_count = 6};
+    compare(KERNEL_KEY_PRODUCT, &args, &args.out, bytes);
+    args.items = args.items_host = NULL;
+    args.uniform = (key_product_item){.key = 1, .galois_element = 125};
+    compare(KERNEL_KEY_PRODUCT, &args, &args.out, bytes);
+    args.add = NULL;
+    args.out = memory(bytes);
+    cpu_kernel_find(KERNEL_KEY_PRODUCT, CPU_ISA_SCALAR, NULL)(&args);
+    uint64_t *const sum = args.out;
+    /* the same memory as public keys: one digit in q alone */
+    args.is_public = 1;
+    compare(KERNEL_KEY_PRODUCT, &args, &args.out, 2 * 2 * poly_bytes(basis_q(level)));
+    free(key[0]), free(key[1]);
+    return sum;
+}
+
+static void check_mod_down(uint64_t *sum, uint64_t *add, uint32_t level, uint32_t with_rescale) {
+    const kernel_basis down = basis_q(level - with_rescale);
+    uint64_t *scratch = memory(4ull * (now.f.params->p_count + 2 * (level + 1)) * now.f.n * 8);
+    kernel_mod_down_args args = {.tables = now.f.tables,
+                                 .out = device_fixture_poly(NULL, 2, down),
+                                 .a = device_fixture_poly(sum, 2, basis_qp(level)),
+                                 .add = device_fixture_poly(add, 1, basis_q(level)),
+                                 .add_galois_element = 5,
+                                 .batch_count = 2,
+                                 .out_batch_stride = 2 * basis_limb_count(down),
+                                 .a_batch_stride = 2 * basis_limb_count(basis_qp(level)),
+                                 .add_batch_stride = level + 1,
+                                 .with_rescale = with_rescale,
+                                 .scratch = scratch};
+    compare(KERNEL_MOD_DOWN, &args, &args.out.words, 4 * poly_bytes(down));
+    args.add.words = NULL;
+    compare(KERNEL_MOD_DOWN, &args, &args.out.words, 4 * poly_bytes(down));
+    free(scratch);
+}
+
+static void check_keyswitch(uint32_t level, uint32_t pattern) {
+    const uint32_t key_level = now.f.params->q_count - 1;
+    uint64_t *a = poly(basis_q(level), 2, pattern), *digits = check_mod_up(a, level);
+    uint64_t *sum = check_key_product(a, digits, level, key_level, pattern);
+    check_mod_down(sum, a, level, 0);
+    fill(sum, basis_qp(level), 4, pattern);
+    check_mod_down(sum, a, level, 0);
+    if (level > 0) {
+        check_mod_down(sum, a, level, 1);
+        uint64_t *scratch = memory(2 * poly_bytes(basis_q(level)));
+        kernel_rescale_args args = {now.f.tables, device_fixture_poly(NULL, 2, basis_q(level - 1)),
+                                    device_fixture_poly(a, 2, basis_q(level)), scratch};
+        args.a.component_stride = level + 1;
+        compare(KERNEL_RESCALE, &args, &args.out.words, 2 * poly_bytes(basis_q(level - 1)));
+        free(scratch);
+    }
+    free(a), free(digits), free(sum);
+}
+
+static void check_diagonals(uint32_t pattern) {
+    const kernel_basis qp = basis_qp(now.f.params->q_count - 1);
+    uint64_t *in = poly(qp, 3 * 3, pattern), *plain = poly(qp, 1, pattern),
+             *other = poly(qp, 1, PATTERN_RANDOM);
+    diagonal_item items[41]; /* out 0: 37 terms; 1: none; 2: 4 */
+    for (uint32_t k = 0; k < 41; k++)
+        items[k] = (diagonal_item){k < 37 ? 0 : 2, k % 3, (uint64_t)(uintptr_t)(k % 5 ? plain : other)};
+    for (uint32_t components = 1; components <= 3; components++) {
+        kernel_diagonal_sum_args args = {now.f.tables, NULL, in, 3, 3, components, qp, items, items, 41};
+        compare(KERNEL_DIAGONAL_SUM, &args, &args.out, 3ull * components * poly_bytes(qp));
+    }
+    const permute_item turns[4] = {{0, 1}, {1, 5}, {2, 2 * now.f.n - 1}, {1, 3}};
+    kernel_permute_sum_args sum = {.tables = now.f.tables,
+                                   .out = device_fixture_poly(NULL, 1, qp),
+                                   .start = in,
+                                   .in = in,
+                                   .in_stride = basis_limb_count(qp),
+                                   .in_count = 3,
+                                   .items = turns,
+                                   .items_host = turns,
+                                   .item_count = 4};
+    compare(KERNEL_PERMUTE_SUM, &sum, &sum.out.words, poly_bytes(qp));
+    sum.start = NULL;
+    compare(KERNEL_PERMUTE_SUM, &sum, &sum.out.words, poly_bytes(qp));
+    free(in), free(plain), free(other);
+}
+
+static void check_matrix(uint32_t rows, uint32_t columns, uint32_t pattern) {
+    const kernel_basis q = basis_q(now.f.params->q_count > 1 ? 1 : 0);
+    const uint32_t limbs = basis_limb_count(q);
+    uint64_t *in = poly(q, columns, pattern), *weight = memory((uint64_t)limbs * rows * columns * 8);
+    for (uint32_t i = 0; i < limbs * rows * columns; i++) {
+        const uint64_t prime = now.f.params->prime[i / (rows * columns)];
+        weight[i] = pattern == PATTERN_RANDOM ? prng_below(&now.rng, prime) : prime - 1;
+    }
+    kernel_matrix_product_args args = {now.f.tables, NULL, in, weight, rows, columns, 1, q};
+    compare(KERNEL_MATRIX_PRODUCT, &args, &args.out, rows * poly_bytes(q));
+    free(in), free(weight);
+}
+
+static void check_set(uint32_t patterns) {
+    const uint32_t level = now.f.params->q_count - 1;
+    for (uint32_t pattern = 0; pattern < patterns; pattern++) {
+        check_pointwise(pattern);
+        check_keyswitch(level, pattern);
+        if (level > 1) check_keyswitch(level / 2, pattern);
+        if (pattern == 2 || pattern == PATTERN_RANDOM) {
+            check_diagonals(pattern);
+            check_matrix(6, 19, pattern);
+        }
+    }
+    if (patterns < PATTERN_COUNT) {
+        check_pointwise(PATTERN_RANDOM);
+        check_pointwise(PATTERN_GROWTH);
+        check_keyswitch(level, PATTERN_RANDOM);
+    }
+    check_automorphisms();
+    check_in_place(KERNEL_NTT_FORWARD, basis_qp(level));
+    check_in_place(KERNEL_NTT_INVERSE, basis_qp(level));
+}
+
+static void every_kernel(cpu_isa isa) {
+    static const struct {
+        uint32_t log_n, q_count, p_count, digit_size, q0, q, p, patterns;
+    } sets[] = {
+        {10, 4, 1, 1, 50, 50, 50, 2},
+        {10, 10, 9, 9, 50, 50, 50, 5},
+        {11, 5, 2, 2, 50, 30, 50, PATTERN_COUNT},
+        {12, 4, 1, 1, 38, 28, 38, 4},
+        {10, 6, 1, 1, 50, 50, 50, PATTERN_COUNT},
+        {10, 9, 1, 1, 50, 49, 50, PATTERN_COUNT},
+        {13, 4, 1, 1, 40, 30, 50, 0},
+        {10, 8, 4, 4, 50, 45, 50, PATTERN_COUNT},
+        {13, 3, 3, 3, 50, 50, 50, 0},
+        {14, 3, 2, 2, 50, 40, 50, 0},
+        {15, 2, 2, 2, 50, 50, 50, 0},
+        {16, 2, 1, 1, 50, 50, 50, 0},
+    };
+    cpu_isa best = CPU_ISA_SCALAR;
+    assert_int_equal(cpu_isa_choose(&best, NULL, NULL), CKKS_OK);
+    if (best < isa) {
+        print_message("skipped: this machine has no %s\n", cpu_isa_name(isa));
+        skip();
+    }
+    memset(&now, 0, sizeof now);
+    now.isa = isa;
+    prng_init(&now.rng, 11);
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        const ckks_params p = fixture_params_bits(sets[i].log_n, sets[i].q_count, sets[i].p_count,
+                                                  sets[i].digit_size, sets[i].q0, sets[i].q, sets[i].p);
+        device_fixture_open(&now.f, fixture_context_of(&p), 2);
+        omp_set_num_threads(i == 0 ? 3 : 1); /* the first set also shows that pieces tile a launch */
+        check_set(sets[i].patterns);
+        device_fixture_close(&now.f);
+    }
+    uint32_t kernels = 0;
+    for (uint32_t k = 0; k < KERNEL_COUNT; k++) kernels += now.is_seen[k];
+    print_message("%s: %u kernels, %llu launches, every word equal\n", cpu_isa_name(isa), kernels,
+                  (unsigned long long)now.launches);
+    assert_true(kernels >= 18);
+}
+
+static void every_avx2_kernel_writes_the_scalar_words(void **state) {
+    (void)state;
+    every_kernel(CPU_ISA_AVX2);
+}
+static void every_avx512_kernel_writes_the_scalar_words(void **state) {
+    (void)state;
+    every_kernel(CPU_ISA_AVX512);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_avx2_kernel_writes_the_scalar_words),
+        cmocka_unit_test(every_avx512_kernel_writes_the_scalar_words),
+    };
+    return cmocka_run_group_tests_name("cpu vector kernels", tests, NULL, NULL);
+}
