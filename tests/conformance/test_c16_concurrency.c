@@ -130,6 +130,44 @@ static void second_thread_on_one_instance_is_refused(void **state) {
     program_fixture_close(&f);
 }
 
+typedef struct onlooker {
+    graph_program *program;
+    atomic_bool stop;
+    uint32_t looks;
+} onlooker;
+
+static void *look(void *context) {
+    onlooker *o = context;
+    graph_program_stats stats;
+    while (!atomic_load(&o->stop)) {
+        graph_program_get_stats(o->program, &stats);
+        const graph_program_state state = graph_program_get_state(o->program);
+        o->looks += state == GRAPH_PROGRAM_READY ? stats.input_bytes > 0 : 1;
+    }
+    return NULL;
+}
+
+static void any_thread_may_look_at_a_program_through_its_life(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL);
+    test_program t;
+    pthread_t thread;
+    test_program_init(&t, &f, NULL, PROGRAM_MULTIPLY);
+    onlooker o = {.program = t.program};
+    assert_int_equal(pthread_create(&thread, NULL, look, &o), 0);
+    assert_ok(test_program_capture(&t, 2, NULL));
+    for (int i = 0; i < 5; i++) assert_works(&t, a, b);
+    graph_program_close(t.program);
+    atomic_store(&o.stop, true);
+    pthread_join(thread, NULL);
+    assert_true(o.looks > 0);
+    test_program_fini(&t);
+    sample_destroy(a), sample_destroy(b);
+    program_fixture_close(&f);
+}
+
 /* ---- C19 ---- */
 
 static void capturing_on_one_slot_disturbs_no_other(void **state) {
@@ -175,6 +213,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(eight_instances_on_eight_threads_are_independent),
         cmocka_unit_test(second_thread_on_one_instance_is_refused),
+        cmocka_unit_test(any_thread_may_look_at_a_program_through_its_life),
         cmocka_unit_test(capturing_on_one_slot_disturbs_no_other),
     };
     return program_suite("C16 concurrency, C19 capture under traffic", tests);
