@@ -81,14 +81,18 @@ void loop_fini(loop *l) {
 
 static void pool_work(uv_work_t *uv) {
     loop_work *job = LIST_ENTRY(uv, loop_work, uv);
+    handover_acquire(job);
     job->work(job);
+    handover_release(job);
 }
 static void pool_done(uv_work_t *uv, int status) {
     (void)status;
     loop_work *job = LIST_ENTRY(uv, loop_work, uv);
+    handover_acquire(job);
     job->done(job);
 }
 void loop_submit(loop *l, loop_work *job) {
+    handover_release(job);
     const int rc = uv_queue_work(&l->uv, &job->uv, pool_work, pool_done);
     CKKS_ASSERT(rc == 0); /* fails only without a work function */
 }

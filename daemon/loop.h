@@ -19,6 +19,28 @@ typedef struct loop_event {
     void (*run)(struct loop_event *event);
 } loop_event;
 
+/*
+ * Hand-overs inside nng and libuv are ordered by locks that ThreadSanitizer cannot see, since those libraries
+ * are not built with it. These two tell it: what came before handover_release(p) on one thread comes before
+ * what follows handover_acquire(p) on another. In other builds they are nothing.
+ */
+#if defined(__SANITIZE_THREAD__)
+#define HANDOVER_IS_ANNOTATED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HANDOVER_IS_ANNOTATED 1
+#endif
+#endif
+#ifdef HANDOVER_IS_ANNOTATED
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+#define handover_acquire(address) __tsan_acquire(address)
+#define handover_release(address) __tsan_release(address)
+#else
+#define handover_acquire(address) ((void)(address))
+#define handover_release(address) ((void)(address))
+#endif
+
 typedef struct loop {
     uv_loop_t uv;
     uv_async_t wake;

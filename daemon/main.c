@@ -11,8 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CONFIG_DEFAULT "/etc/ckksd/ckksd.conf"
-#define EXIT_CONFIG    2
+#define CONFIG_DEFAULT     "/etc/ckksd/ckksd.conf"
+#define EXIT_CONFIG        2
+#define MMAP_THRESHOLD_MAX (32 << 20) /* the most that glibc takes */
 
 const char *argp_program_version = "ckksd " CKKSD_VERSION;
 
@@ -71,9 +72,8 @@ int main(int argc, char **argv) {
     ckks_error err = {0};
     /* fresh pages for every 16 MiB message would cost more than the work: keep and reuse memory, in one arena
      */
-    (void)mallopt(M_ARENA_MAX, 1);
-    (void)mallopt(M_MMAP_THRESHOLD, 1 << 30);
-    (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    const bool is_set = mallopt(M_ARENA_MAX, 1) && mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_MAX) &&
+                        mallopt(M_TRIM_THRESHOLD, 1 << 30);
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     config *c = calloc(1, sizeof *c);
     if (!c || sodium_init() < 0) {
@@ -92,6 +92,8 @@ int main(int argc, char **argv) {
         signal(SIGPIPE, SIG_IGN);
         logging_start((log_level)c->log_level);
         log_write(LOG_LEVEL_NOTICE, "event=start version=%s config=%s", CKKSD_VERSION, a.config);
+        if (!is_set)
+            log_write(LOG_LEVEL_WARNING, "event=malloc_options message=\"allocator settings were refused\"");
         code = server_run(c, a.config);
     }
     free(c);

@@ -23,6 +23,7 @@ static transport_pipe *find_pipe(transport *t, uint32_t id) {
 static void on_pipe(transport *t, transport_kind kind, nng_pipe pipe, nng_pipe_ev event) {
     const uint32_t id = (uint32_t)nng_pipe_id(pipe);
     bool is_refused = false;
+    handover_acquire(t);
     pthread_mutex_lock(&t->lock);
     if (event == NNG_PIPE_EV_ADD_PRE) {
         transport_pipe *slot = t->refuses_pipes ? NULL : find_pipe(t, 0);
@@ -52,6 +53,7 @@ static void on_admin_pipe(nng_pipe pipe, nng_pipe_ev event, void *t) {
 
 static void on_aio(void *argument) {
     transport_context *context = argument;
+    handover_acquire(context);
     loop_post(context->transport->loop, &context->completed);
 }
 
@@ -77,6 +79,7 @@ static void receive(transport_context *context) {
     context->close_after = false;
     list_init(&context->link);
     context->state = CONTEXT_RECEIVING;
+    handover_release(context);
     nng_ctx_recv(context->nng, context->aio);
 }
 
@@ -127,6 +130,7 @@ void transport_reply(transport_context *context, nng_msg *message, bool close_pi
     context->close_after = close_pipe;
     context->owner = NULL;
     nng_aio_set_msg(context->aio, message);
+    handover_release(context);
     nng_ctx_send(context->nng, context->aio);
 }
 
@@ -281,6 +285,7 @@ static ckks_status socket_open(transport *t, transport_kind kind, uint64_t messa
     if (n != 0) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "socket: %s", nng_strerror(n));
     s->is_open = true;
     s->message_bytes_max = message_bytes_max;
+    handover_release(t);
     if ((n = nng_socket_set_size(s->nng, NNG_OPT_RECVMAXSZ, message_bytes_max)) != 0 ||
         (n = nng_pipe_notify(s->nng, NNG_PIPE_EV_ADD_PRE, callbacks[kind], t)) != 0 ||
         (n = nng_pipe_notify(s->nng, NNG_PIPE_EV_REM_POST, callbacks[kind], t)) != 0)

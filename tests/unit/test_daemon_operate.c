@@ -2,6 +2,8 @@
 #include "proto/token.h"
 #include "tests/support/daemon_words.h"
 
+#include <sys/wait.h>
+
 static void reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_whole(void **state) {
     (void)state;
     char path[128], token[TOKEN_TEXT_SIZE];
@@ -89,11 +91,46 @@ static void administration_answers_on_its_own_socket(void **state) {
     assert_int_equal(daemon_wait(&d), 0);
 }
 
+static void the_metrics_page_is_what_prometheus_reads(void **state) {
+    (void)state;
+    static char page[1 << 17];
+    char command[256], path[128];
+    start_with_keys(NULL, NULL, NULL);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_int_equal(control_code("Keys/KeyList", "x.y", NULL), RPC_UNAUTHENTICATED);
+    assert_int_equal(daemon_http(&d, "/metrics", page, sizeof page), 200);
+    static const char *const wanted[] = {
+        "ckksd_requests_total{method=\"Inference/ModelInfer\",code=\"OK\"} 1",
+        "ckksd_queue_seconds_bucket{model=\"tiny\",version=\"1\",le=\"+Inf\"} 1",
+        "ckksd_stage_seconds_sum{",
+        "ckksd_copy_out_seconds_count{",
+        "ckksd_slots{state=\"idle\"} 1",
+        "ckksd_rejections_total{cause=\"CKKS_AUTH\",reason=\"AUTH\"} 1",
+        "ckksd_device_memory_bytes{purpose=\"arena\"} ",
+        "ckksd_key_sets_resident ",
+        "ckksd_ready 1",
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        if (!strstr(page, wanted[i])) fail_msg("the page lacks %s", wanted[i]);
+    const char *body = strstr(page, "\r\n\r\n");
+    assert_non_null(body);
+    snprintf(path, sizeof path, "%s/metrics", d.folder);
+    FILE *file = fopen(path, "w");
+    fputs(body + 4, file);
+    fclose(file);
+    snprintf(command, sizeof command, "command -v promtool >/dev/null || exit 9; promtool check metrics < %s",
+             path);
+    const int rc = system(command);
+    if (WIFEXITED(rc) && WEXITSTATUS(rc) == 9) skip();
+    assert_int_equal(rc, 0);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_whole),
         T(an_unloaded_version_is_retired_by_name_and_can_come_back),
+        T(the_metrics_page_is_what_prometheus_reads),
         T(administration_answers_on_its_own_socket),
     };
     signal(SIGPIPE, SIG_IGN);
