@@ -26,6 +26,7 @@ fi
 
 # one thread, so that sums are taken in the same order every time
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+"$python" "$here/reference.py" # tests/data/onnx
 "$python" "$here/breast_cancer.py"
 "$python" "$here/credit_g.py" "$arff"
 if [ -n "${MNIST_DIR:-}" ]; then
