@@ -88,7 +88,7 @@ static ckks_status measure(figure *out, const bench_run *r,
                            ckks_error *err) {
     double values[ROUNDS_MAX], total = 0;
     uint32_t count = 0;
-    uint64_t ns;
+    uint64_t ns = 0;
     ckks_status rc = one(&ns, context, err); /* warm */
     while (rc == CKKS_OK && count < ROUNDS_MAX && (count < ROUNDS_MIN || total < r->options->seconds * 1e6)) {
         const uint64_t begin = rpc_now_ns();

@@ -129,7 +129,7 @@ static ckks_status encrypt_rows(const arguments *a, const client_model *model, c
             rc = client_preprocess(elements + (size_t)k * model->element_count, model,
                                    data->values + (first + k) * data->width, &inner);
             if (rc != CKKS_OK)
-                ckks_error_set(err, rc, inner.field, "row %llu: %s", (unsigned long long)(first + k + 1),
+                ckks_error_set(err, rc, inner.field, "row %llu: %s", (unsigned long long)first + k + 1,
                                inner.message);
         }
         if (rc != CKKS_OK) break;

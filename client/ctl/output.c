@@ -84,7 +84,7 @@ void ctl_note(const ctl_options *options, const char *format, ...) {
     fflush(stdout); /* a note follows what it is about */
     va_list arguments;
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    vfprintf(stderr, format, arguments); // NOLINT(clang-analyzer-valist.Uninitialized): started above
     va_end(arguments);
     fputc('\n', stderr);
 }
@@ -93,7 +93,7 @@ void ctl_warn(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     fputs("ckksctl: warning: ", stderr);
-    vfprintf(stderr, format, arguments);
+    vfprintf(stderr, format, arguments); // NOLINT(clang-analyzer-valist.Uninitialized): started above
     va_end(arguments);
     fputc('\n', stderr);
 }

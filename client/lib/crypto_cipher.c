@@ -88,7 +88,7 @@ ckks_status client_encrypt(client_ciphertexts *out, const client_model *model, c
     memcpy(list.lineage, sk ? secret_key_lineage(sk->key) : pk->lineage, LINEAGE_BYTES);
     slots_bytes = (size_t)model->input_count * slot_count * sizeof *slots;
     scratch_bytes = (size_t)3 * model->params.q_count * params_n(&model->params) * sizeof *scratch;
-    if (!(slots = malloc(slots_bytes)) || !(scratch = malloc(scratch_bytes))) {
+    if (!(slots = malloc(slots_bytes + 1)) || !(scratch = malloc(scratch_bytes))) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to encrypt");
         goto out;
     }
@@ -179,7 +179,7 @@ ckks_status client_decrypt(double *scores, const client_model *model, const clie
             return ckks_error_set(err, CKKS_UNSUPPORTED, "outputs", "this client is too old for the model");
     values_bytes = (size_t)outputs->count * slots * sizeof *values;
     if (outputs->count > sizeof pointer / sizeof *pointer) decoded = malloc(outputs->count * sizeof *decoded);
-    values = malloc(values_bytes);
+    values = malloc(values_bytes + 1);
     words = malloc(words_bytes);
     if (!decoded || !values || !words) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to decrypt");

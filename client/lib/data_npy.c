@@ -165,7 +165,7 @@ static double element(const uint8_t *at, char kind, uint32_t width, bool is_big)
     if (kind == 'b') return word != 0;
     if (kind == 'u') return (double)word;
     if (kind == 'i') {
-        const unsigned shift = 64 - 8 * width;
+        const unsigned shift = (64 - 8 * width) & 63u; /* width is 1 to 8 */
         return (double)((int64_t)(word << shift) >> shift);
     }
     if (width == 2) return half_to_double((uint16_t)word);
@@ -228,7 +228,7 @@ ckks_status npy_parse(data_matrix *out, const void *bytes, size_t size, ckks_err
     if (count * width != rest) {
         data_matrix_fini(out);
         return ckks_error_set(err, CKKS_MALFORMED, "data", "the shape needs %llu bytes, the file has %llu",
-                              (unsigned long long)(count * width), (unsigned long long)rest);
+                              (unsigned long long)count * width, (unsigned long long)rest);
     }
     const uint8_t *data = b + prefix + header_bytes;
     for (uint64_t i = 0; i < count; i++)

@@ -19,6 +19,7 @@ void rpc_reply_fini(rpc_reply *reply) {
     message_free((ProtobufCMessage *)reply->header);
     message_free(reply->payload);
     free(reply->segments);
+    reply->segments = NULL;
     *reply = (rpc_reply){0};
 }
 

@@ -46,6 +46,7 @@ const char *rpc_code_name(rpc_code code) {
     return (unsigned)code < sizeof names / sizeof *names ? names[code] : "UNKNOWN";
 }
 
+#undef ckks_error_set
 ckks_status ckks_error_set(ckks_error *err, ckks_status code, const char *field, const char *format, ...) {
     if (!err || err->code != CKKS_OK) return code;
     err->code = code;

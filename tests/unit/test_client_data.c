@@ -17,9 +17,10 @@
 /* an .npy of format 1.0 with this header text and these data bytes */
 static size_t make_npy(uint8_t *out, const char *header, const void *data, size_t data_bytes) {
     const size_t length = strlen(header);
-    memcpy(out, "\x93NUMPY\x01\x00", 8);
+    static const uint8_t magic[8] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0};
+    memcpy(out, magic, sizeof magic);
     out[8] = (uint8_t)length, out[9] = (uint8_t)(length >> 8);
-    memcpy(out + 10, header, length);
+    for (size_t i = 0; i < length; i++) out[10 + i] = (uint8_t)header[i];
     memcpy(out + 10 + length, data, data_bytes);
     return 10 + length + data_bytes;
 }
@@ -242,8 +243,7 @@ static void csv_columns_are_matched_by_name_in_any_order(void **state) {
     static const char *const files[] = {
         "alpha,beta,gamma\n1,2,3\n4,5,6\n",
         "gamma,alpha,beta\n3,1,2\n6,4,5\n",
-        "\xef\xbb\xbf"
-        "gamma,label,\"alpha\", beta \r\n3,x,1,2\r\n6,\"y,\"\"z\",4,\" 5 \"\r\n\r\n",
+        "\xef\xbb\xbfgamma,label,\"alpha\", beta \r\n3,x,1,2\r\n6,\"y,\"\"z\",4,\" 5 \"\r\n\r\n",
         "extra,beta,alpha,gamma\n9,2,1,3\n9,5,4,6",
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {

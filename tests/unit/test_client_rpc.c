@@ -182,8 +182,11 @@ static void answer_infer(fake_server *s, fake_reply *r, const Ckksd__V1__Request
     r->segment[0] = r->segment[1] = infer_words;
     r->segment_bytes[0] = r->segment_bytes[1] = 2 * half - (s->mode == SHORT_SEGMENT ? 16 : 0);
     if (s->mode == REFUSE_UNKNOWN_KEY) refuse(r, RPC_NOT_FOUND, "KEY_UNKNOWN", "no such key set", 0);
-    if (s->mode == REFUSE_WITH_ESCAPES)
-        refuse(r, RPC_INVALID_ARGUMENT, "", "look:\x1b[31m\r\nred \xe2\x80\xae\xff", 0);
+    /* colour, line ends, U+202E (right to left), a broken byte */
+    static const char escapes[] = {'l', 'o', 'o',        'k',        ':',        0x1b,       '[',
+                                   '3', '1', 'm',        '\r',       '\n',       'r',        'e',
+                                   'd', ' ', (char)0xe2, (char)0x80, (char)0xae, (char)0xff, 0};
+    if (s->mode == REFUSE_WITH_ESCAPES) refuse(r, RPC_INVALID_ARGUMENT, "", escapes, 0);
     if (s->mode == FULL_TWICE && s->calls <= 2)
         refuse(r, RPC_RESOURCE_EXHAUSTED, "QUEUE_FULL", "queue is full", 20);
     if (s->mode == DRAIN_ONCE && s->calls == 1) refuse(r, RPC_UNAVAILABLE, "DRAINING", "going down", 20);
@@ -345,7 +348,7 @@ static void an_honest_reply_decrypts(void **state) {
     (void)state;
     double scores[2] = {0};
     ckks_error err = {0};
-    rpc_timing timing;
+    rpc_timing timing = {0};
     assert_int_equal(infer(HONEST, 0, scores, &timing, &err), CKKS_OK);
     assert_true(fabs(scores[0] - 1.25) < 1e-3 && fabs(scores[1] + 3) < 1e-3);
     assert_int_equal(timing.attempts, 1);
@@ -423,7 +426,7 @@ static void silence_is_answered_with_the_same_request(void **state) {
     (void)state;
     double scores[2];
     ckks_error err = {0};
-    rpc_timing timing;
+    rpc_timing timing = {0};
     assert_int_equal(infer(SILENT_ONCE, 0, scores, &timing, &err), CKKS_OK);
     assert_int_equal(server.calls, 2);
     assert_int_equal(timing.attempts, 2);
