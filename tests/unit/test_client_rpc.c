@@ -250,6 +250,11 @@ static void answer(fake_server *s, fake_reply *r, const Ckksd__V1__RequestHeader
         metadata.name = text("fake"), metadata.version = text("0");
         metadata.has_wire_version_min = metadata.has_wire_version_max = 1;
         metadata.wire_version_min = metadata.wire_version_max = 1;
+        static Ckksd__V1__Endpoint bulk, *endpoints[1] = {&bulk};
+        ckksd__v1__endpoint__init(&bulk);
+        bulk.address = text("inproc://fake-bulk");
+        bulk.has_bulk = 1, bulk.bulk = 1;
+        metadata.n_endpoints = 1, metadata.endpoints = endpoints;
         r->payload = &metadata.base;
     } else if (!strcmp(h->method, "Inference/ModelMetadata")) {
         ckksd__v1__model_metadata_reply__init(&description);
@@ -307,7 +312,8 @@ static int set_up(void **state) {
     infer_words = malloc(2 * packing_poly_bytes(&server.fixture.params, 1, false, 1));
     if (nng_rep0_open(&server.socket) != 0 ||
         nng_pipe_notify(server.socket, NNG_PIPE_EV_REM_POST, pipe_gone, &server) != 0 ||
-        nng_listen(server.socket, "inproc://fake", NULL, 0) != 0)
+        nng_listen(server.socket, "inproc://fake", NULL, 0) != 0 ||
+        nng_listen(server.socket, "inproc://fake-bulk", NULL, 0) != 0)
         return -1;
     pthread_create(&server.thread, NULL, serve, &server);
     const rpc_config config = {
