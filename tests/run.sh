@@ -30,8 +30,8 @@ tally_cmocka() {
     local name=$1 log=$2 rc=$3 p f s
     # a binary may run several groups: add up their closing lines
     p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
-    f=$(sed -n 's/^\[  FAILED  \] [^:]*: \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
-    s=$(sed -n 's/^\[  SKIPPED \] [^:]*: \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
+    f=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
+    s=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
     if ! grep -q '^\[  PASSED  \]' "$log"; then
         f=$((f + 1)); failures+=("$name: no summary (exit $rc)")
     elif [ "$rc" -ne 0 ] && [ "$f" -eq 0 ]; then

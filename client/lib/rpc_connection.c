@@ -210,7 +210,11 @@ static ckks_status sort_sockets(rpc_connection *c, ckks_error *err) {
     char address[RPC_ADDRESS_MAX];
     rpc_choose_endpoint(address, c->control.address, c->server, true);
     if (strcmp(address, c->control.address) != 0) {
-        snprintf(c->bulk_address, sizeof c->bulk_address, "%s", address);
+        bool names_any = false;
+        for (size_t i = 0; i < c->server->n_endpoints; i++) names_any |= c->server->endpoints[i]->bulk != 0;
+        /* a server that names no bulk address at all serves everything on the one that we have */
+        snprintf(c->bulk_address, sizeof c->bulk_address, "%s",
+                 address[0] || names_any ? address : c->control.address);
         return CKKS_OK;
     }
     /* it was the bulk socket's: the limit on its messages is the control one's until it is opened again */

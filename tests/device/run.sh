@@ -15,8 +15,8 @@ one() {
     timeout 300 "$@" >"$log" 2>&1
     local rc=$? p f s
     p=$(count 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log")
-    f=$(count 's/^\[  FAILED  \] [^:]*: \([0-9]*\) test.*/\1/p' "$log")
-    s=$(count 's/^\[  SKIPPED \] [^:]*: \([0-9]*\) test.*/\1/p' "$log")
+    f=$(count 's/^\[  FAILED  \] \([0-9]*\) test.*/\1/p' "$log")
+    s=$(count 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' "$log")
     if [ $rc -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     printf '  %-60s %3d passed %3d failed %3d skipped\n' "${*: -1}" "$p" "$f" "$s"

@@ -406,7 +406,8 @@ class Client:
         scheme = control.split("://", 1)[0]
         bulk = [e.address for e in server.endpoints if e.bulk and e.address.startswith(scheme + ":")]
         self.server = server
-        self.bulk = Req(bulk[0], ca_file) if bulk else self.control
+        self.server_bulk = bulk[0] if bulk else control
+        self.bulk = Req(self.server_bulk, ca_file)
 
     def fetch(self, model):
         reply = call(self.control, "Inference/ModelMetadata", self.token, rpc_pb2.ModelRequest(name=model),
