@@ -413,6 +413,24 @@ static ckks_status check_urls(const config *c, const config_list *urls, ckks_err
     return CKKS_OK;
 }
 
+/* A client takes from the server only addresses of the scheme that it was given itself. */
+static ckks_status check_pairs(const config *c, ckks_error *err) {
+    for (uint32_t i = 0; i < c->control.count; i++) {
+        const size_t scheme = strcspn(c->control.item[i], ":");
+        bool is_paired = false;
+        for (uint32_t k = 0; k < c->bulk.count && !is_paired; k++)
+            is_paired = strncmp(c->control.item[i], c->bulk.item[k], scheme + 1) == 0;
+        if (!is_paired) {
+            char text[CONFIG_TEXT_MAX];
+            snprintf(text, sizeof text,
+                     "control has a %.*s address and bulk has none: clients there could send nothing",
+                     (int)scheme, c->control.item[i]);
+            return complain(c, &c->bulk, text, err);
+        }
+    }
+    return CKKS_OK;
+}
+
 /* What one key cannot say alone. */
 static ckks_status check_whole(const config *c, ckks_error *err) {
     ckks_status rc;
@@ -420,6 +438,7 @@ static ckks_status check_whole(const config *c, ckks_error *err) {
     uint16_t port;
     if ((rc = check_urls(c, &c->control, err)) != CKKS_OK) return rc;
     if ((rc = check_urls(c, &c->bulk, err)) != CKKS_OK) return rc;
+    if ((rc = check_pairs(c, err)) != CKKS_OK) return rc;
     if (!c->tls_certificate[0] != !c->tls_key[0])
         return complain(c, c->tls_certificate[0] ? c->tls_certificate : c->tls_key,
                         "tls_certificate and tls_key go together", err);

@@ -3,9 +3,11 @@
 import hashlib
 import os
 import secrets
+import signal
 import struct
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import foreign_client as foreign
@@ -75,13 +77,11 @@ def a_broken_frame_gets_an_error_and_its_connection_is_closed(world, body):
         reply = peer.call(body)
         header, _ = foreign.parse_frame(reply)
         assert header.status.code != 0, "was answered"
-        try:
-            peer.call(body)
-            raise AssertionError("the connection stayed open")
-        except (foreign.Closed, OSError):
-            pass
     except (foreign.Closed, OSError):
         pass  # closed at once: no reply could be addressed
+    else:
+        peer.socket.settimeout(10)
+        assert peer.socket.recv(1) == b"", "the connection stayed open"
     world.good_request_works()
 
 
@@ -234,10 +234,10 @@ def key_faults(world):
 
 
 def weak_parameters(parameters):
-    """The same primes at N / 2 or with more of them: over the table, with a right id."""
+    """More primes than N carries: over the table, with a right id."""
     weak = package_pb2.Parameters.FromString(parameters.SerializeToString())
     n2, have = 2 << weak.log_n, set(weak.q) | set(weak.p)
-    candidate = (1 << 49) // n2 * n2 + 1
+    candidate = (1 << 37) // n2 * n2 + 1
     while len(weak.q) < 8:
         candidate -= n2
         if candidate in have or pow(2, candidate - 1, candidate) != 1 or pow(3, candidate - 1, candidate) != 1:
@@ -247,7 +247,6 @@ def weak_parameters(parameters):
             generator += 1
         weak.psi.insert(len(weak.q), pow(generator, (candidate - 1) // n2, candidate))
         weak.q.append(candidate)
-    weak.p[0], weak.psi[-1] = weak.p[0], weak.psi[-1]
     text = b"CKKSPAR1" + struct.pack("<6I", weak.log_n, len(weak.q), len(weak.p), weak.digit_size, weak.secret_distribution,
                                      weak.transform_order)
     text += b"".join(struct.pack("<Q", x) for x in [*weak.q, *weak.p, *weak.psi])
@@ -308,10 +307,12 @@ def main():
     tests = harness.Tests()
     with tempfile.TemporaryDirectory() as folder:
         daemon = harness.Daemon({"breast-cancer": harness.compile_model("breast-cancer", folder)}, tls=True)
-        infer_only = daemon.add_token("carol", "--scopes", "infer")
-        daemon.stop() if daemon.process.poll() is not None else None
-        daemon.process.send_signal(1)
+        while "event=start" not in daemon.log_text():
+            time.sleep(0.001)
+        daemon.process.send_signal(signal.SIGHUP)  # may come before anything is loaded
         daemon.wait_ready()
+        infer_only = daemon.add_token("carol", "--scopes", "infer")
+        daemon.process.send_signal(signal.SIGHUP)
         world = World.__new__(World)
         world.infer_only = infer_only
         world.__init__(daemon)

@@ -93,7 +93,7 @@ static void values_of_every_type_are_read(void **state) {
     config *c = calloc(1, sizeof *c);
     ckks_error err = {0};
     const char *text = "[server]\nname = box ; why\nallow_insecure = yes\n"
-                       "[listen]\ncontrol = tcp://127.0.0.1:7\ncontrol = ipc:///a\nipc_mode = 0600\n"
+                       "[listen]\ncontrol = ipc:///b\ncontrol = ipc:///a\nipc_mode = 0600\n"
                        "bulk_message_bytes = 3M\n[slots]\nexecution = eager\ncount = 4\n"
                        "[queue]\nbytes_max = 2G\n[device]\nkind = cpu\n[log]\nlevel = warning\n";
     if (parse(c, text, &err) != CKKS_OK) fail_msg("%s", err.message);
@@ -142,6 +142,7 @@ static void what_is_wrong_is_named_by_file_and_line(void **state) {
         {"[listen]\ncontrol = tcp://0.0.0.0:7700\n",
          "x.conf:2: control: 'tcp://0.0.0.0:7700' is plaintext beyond loopback"},
         {"[listen]\nbulk = ws://10.0.0.1:80/x\n", "x.conf:2: bulk: 'ws://10.0.0.1:80/x' is plaintext"},
+        {"[listen]\ncontrol = tcp://127.0.0.1:7700\n", "control has a tcp address and bulk has none"},
         {"[listen]\ncontrol = tls+tcp://0.0.0.0:7700\n", "needs tls_certificate and tls_key"},
         {"[listen]\ntls_key = /k\n", "x.conf:2: tls_key: tls_certificate and tls_key go together"},
         {"[listen]\ncontrol = http://x:1\n", "the scheme is none of"},

@@ -362,10 +362,10 @@ static void tls_serves_the_same_to_those_who_trust_the_certificate(void **state)
              "-addext subjectAltName=DNS:localhost -keyout %s/key.pem -out %s/cert.pem 2>/dev/null",
              d.folder, d.folder);
     if (system(command) != 0) skip();
-    snprintf(
-        extra, sizeof extra,
-        "[listen]\ncontrol = tls+tcp://127.0.0.1:0\ntls_certificate = %s/cert.pem\ntls_key = %s/key.pem\n",
-        d.folder, d.folder);
+    snprintf(extra, sizeof extra,
+             "[listen]\ncontrol = tls+tcp://127.0.0.1:0\nbulk = tls+tcp://127.0.0.1:0\ntls_certificate = "
+             "%s/cert.pem\ntls_key = %s/key.pem\n",
+             d.folder, d.folder);
     daemon_start(&d, extra, NULL, NULL);
     assert_true(endpoint("tls+tcp://", url));
     const int fd = connect_port(url); /* somebody who does not speak TLS */
