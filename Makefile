@@ -25,6 +25,8 @@ FLAVOUR := $(notdir $(CC))$(if $(SANITIZER),-$(SANITIZER))$(if $(DEBUG),-debug)$
 B := build/$(FLAVOUR)
 GEN := $(B)/gen
 
+comma := ,
+
 # --- flags ----------------------------------------------------------------------------------------------------------
 WARN := -Wall -Wextra -Wshadow -Wconversion -Werror
 OPT := $(if $(DEBUG),-O1 -DCKKS_DEBUG_BOUNDS,-O2)
@@ -76,10 +78,14 @@ gen_obj := $(patsubst $(GEN)/%.c,$(B)/obj/gen/%.o,$(PROTO_GEN))
 ifneq ($(and $(NVCC),$(wildcard kernels/cuda/*.cu)),)
 ifeq ($(SANITIZER)$(notdir $(CC)),gcc)
   CUDA_SRC := $(sort $(wildcard kernels/cuda/*.cu))
-  CUDA_OBJ := $(patsubst kernels/cuda/%.cu,build/cuda/%.o,$(CUDA_SRC))
+  # CUDA_ARCH: native = the card of this machine (90 where there is none); all = what a bundle for other machines carries
+  CUDA_ARCH ?= native
+  CUDA_NATIVE := $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .),90)
+  CUDA_TAG := $(if $(filter all,$(CUDA_ARCH)),all,$(CUDA_NATIVE))
+  NVCC_ARCH := $(if $(filter all,$(CUDA_ARCH)),-gencode arch=compute_80$(comma)code=sm_80 -gencode arch=compute_89$(comma)code=sm_89 \
+               -gencode arch=compute_90$(comma)code=sm_90 -gencode arch=compute_90$(comma)code=compute_90,-arch=sm_$(CUDA_NATIVE))
+  CUDA_OBJ := $(patsubst kernels/cuda/%.cu,build/cuda-$(CUDA_TAG)/%.o,$(CUDA_SRC))
   CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-  NVCC_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_89,code=sm_89 \
-               -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
   # no contraction: every fused multiply-add of the FP64 path is written out
   NVCC_FLAGS := -std=c++17 -O3 -lineinfo --fmad=false --threads 2 -I. -DCKKSD_CUDA $(NVCC_ARCH) \
                 -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(if $(DEBUG),-DCKKS_DEBUG_BOUNDS)
@@ -160,6 +166,12 @@ long: test-build ## what takes too long for every change: soak, 10,000 requests,
 models: ## train the example models again and export ONNX (virtual environment, PyPI)
 	@tests/models/build.sh
 
+.PHONY: device-bundle
+device-bundle: ## one folder (build/bundle) that checks a GPU on another machine: tests, benchmarks, daemon, models
+	@test -n "$(CUDA_SRC)" || { echo "device-bundle: no nvcc on this machine"; exit 1; }
+	@$(MAKE) --no-print-directory CUDA_ARCH=all test-build
+	@tests/device/bundle.sh $(B) build/bundle
+
 .PHONY: lint format
 lint: gen ## formatting, clang-tidy, shellcheck, yamllint, systemd-analyze
 	@B=$(B) GEN=$(GEN) tests/lint.sh
@@ -217,7 +229,7 @@ $(B)/fault/%.o: %.c $(FLAGS_STAMP) | gen
 	@mkdir -p $(@D)
 	$(Q)$(CCACHE) $(CC) $(CFLAGS_ALL) $(ISA) $(WARN) -DCKKS_FAULT_INJECTION -MMD -MP -c $< -o $@
 
-build/cuda/%.o: kernels/cuda/%.cu
+build/cuda-$(CUDA_TAG)/%.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -c $< -o $@
@@ -279,4 +291,4 @@ $(B)/tests/planted_race: tests/tsan/planted_race.c
 	$(Q)$(CC) $(CFLAGS_ALL) $< $(LDFLAGS_ALL) -o $@
 
 .SECONDARY:
--include $(shell find $(B)/obj $(B)/fault build/cuda -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(B)/fault build/cuda-$(CUDA_TAG) -name '*.d' 2>/dev/null)
