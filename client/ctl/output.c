@@ -38,7 +38,7 @@ static const char *way_out(const ckks_error *err) {
         return "do not encrypt for this server; --allow-insecure is for tests with data that is no secret";
     case CKKS_UNTRUSTED_SERVER:
         if (!strcmp(err->field, "certificate"))
-            return "name the authority that signed it (--ca FILE), and the server as the certificate does";
+            return "name its authority (--ca FILE), and the server by the certificate's name, not by number";
         return "do not use this server until its operator has explained it";
     case CKKS_QUEUE_FULL:
     case CKKS_DRAINING:

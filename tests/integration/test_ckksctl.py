@@ -1,0 +1,228 @@
+#!/usr/bin/python3
+"""ckksctl against the real daemon, as its users type it: the way from nothing to an answer, and each way of going wrong."""
+import csv
+import json
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import harness
+
+MODEL = "breast-cancer"
+ROWS = f"{harness.MODELS}/{MODEL}/test.csv"
+LABELS = f"{harness.MODELS}/{MODEL}/test-labels.txt"
+
+
+class User:
+    """A home of one's own."""
+
+    def __init__(self, daemon, token="alice"):
+        self.folder = tempfile.mkdtemp(prefix="ckksctl-test-")
+        self.environment = {**os.environ, "XDG_CONFIG_HOME": self.folder}
+        self.environment.pop("CKKSCTL_PROFILE", None)
+        self.expect(0, "profile", "--server", daemon.addresses()["ipc"], "--token-file", f"{daemon.folder}/{token}.token", "--use")
+
+    def run(self, *arguments):
+        return subprocess.run([f"{harness.BUILD}/ckksctl", *arguments], env=self.environment, cwd=self.folder, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
+
+    def expect(self, code, *arguments):
+        done = self.run(*arguments)
+        assert done.returncode == code, f"{arguments}: exit {done.returncode} instead of {code}\n{done.stdout}{done.stderr}"
+        return done
+
+    def json(self, *arguments, code=0):
+        return json.loads(self.expect(code, *arguments, "--json").stdout)
+
+    def path(self, name):
+        return f"{self.folder}/{name}"
+
+    def leave(self):
+        shutil.rmtree(self.folder)
+
+
+def read_rows():
+    with open(ROWS, encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def write_rows(path, rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def from_nothing_to_an_answer(user, package):
+    dry = user.json("keygen", "--for", MODEL, "--dry-run")[0]
+    assert not os.path.exists(dry["secret_file"])
+    made = user.json("keygen", "--for", MODEL)[0]
+    assert made["key_bytes"] == dry["key_bytes"] and made["made_secret"]
+    assert stat.S_IMODE(os.stat(made["secret_file"]).st_mode) == 0o600
+    first = user.json("register")[0]
+    assert first["key_set"] == made["key_set"] and not first["was_there"]
+    assert user.json("register")[0]["was_there"]
+    found = user.json("infer", MODEL, ROWS, "--labels", LABELS, "--reference", package, "--original",
+                      f"{harness.MODELS}/{MODEL}/{MODEL}.onnx", "--rows", "60", "--concurrency", "3")
+    summary = found["summary"]
+    print(f"  accuracy {summary['accuracy']:.3f}, difference {summary['largest_difference']:.1e} of {summary['score_range']:.1f}")
+    assert summary["rows"] == 60 == len(found["rows"]) and summary["implausible"] == 0
+    assert summary["labels_agreeing"] == summary["labels_compared"] and summary["labels_compared"] + summary["labels_excluded"] == 60
+    assert summary["largest_difference"] <= summary["stated_error"]
+    assert summary["largest_difference_relative"] <= 1e-3
+    assert abs(summary["accuracy"] - summary["accuracy_original"]) < 0.02
+    assert user.expect(0, "doctor").stdout.strip().endswith("everything is in place")
+    assert MODEL in user.expect(0, "status").stdout and MODEL in user.expect(0, "models").stdout
+
+
+def keys_that_are_there_are_kept(user):
+    before = user.json("keygen", "--for", MODEL)[0]
+    assert not before["made_secret"] and not before["made_keys"]
+    renewed = user.json("keygen", "--for", MODEL, "--renew")[0]
+    assert not renewed["made_secret"] and renewed["made_keys"] and renewed["key_set"] != before["key_set"]
+    user.expect(6, "infer", MODEL, ROWS, "--rows", "1")  # the new set is not registered yet
+    user.expect(0, "register")
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "1")
+
+
+def shuffled_columns_score_the_same(user):
+    rows = read_rows()
+    order = list(range(len(rows[0])))
+    random.Random(7).shuffle(order)
+    write_rows(user.path("shuffled.csv"), [[row[i] for i in order] + ["extra" if row is rows[0] else "9"] for row in rows])
+    plain = user.json("infer", MODEL, ROWS, "--rows", "5")
+    shuffled = user.json("infer", MODEL, user.path("shuffled.csv"), "--rows", "5")
+    assert [r["scores"] for r in plain["rows"]] == [r["scores"] for r in shuffled["rows"]]
+
+
+def rows_that_cannot_be_right_are_refused(user):
+    rows = read_rows()
+    write_rows(user.path("less.csv"), [row[1:] for row in rows])
+    write_rows(user.path("twice.csv"), [row + row[:1] for row in rows])
+    large = [rows[0], list(rows[1])]
+    large[1][3] = "1e9"
+    write_rows(user.path("large.csv"), large)
+    text = [rows[0], list(rows[1])]
+    text[1][3] = "many"
+    write_rows(user.path("text.csv"), text)
+    write_rows(user.path("empty.csv"), [rows[0], [""] + rows[1][1:]])
+    for name, word in (("less", rows[0][0]), ("twice", rows[0][0]), ("large", rows[0][3]), ("text", rows[0][3]), ("empty", rows[0][0])):
+        done = user.expect(3, "infer", MODEL, user.path(f"{name}.csv"))
+        assert word in done.stderr and done.stdout == "", f"{name}: {done.stderr}"
+    user.expect(3, "infer", MODEL, user.path("no-such-file.csv"))
+    user.expect(3, "infer", MODEL, ROWS, "--labels", ROWS)  # as many lines too many as there is a header
+
+
+def each_failure_has_its_exit_code(user, daemon):
+    user.expect(2, "infer")
+    user.expect(2, "no-such-command")
+    user.expect(4, "infer", "no-such-model", ROWS)
+    with open(user.path("bad.token"), "w", encoding="utf-8") as file:
+        file.write("alice-1." + "0" * 64 + "\n")
+    user.expect(4, "infer", MODEL, ROWS, "--token-file", user.path("bad.token"))
+    user.expect(5, "status", "--server", "tcp://127.0.0.1:1")
+    user.expect(5, "status", "--server", f"ipc://{user.folder}/nobody")
+    user.expect(6, "infer", MODEL, ROWS, "--key", user.path("no-keys/"))
+    user.expect(7, "infer", MODEL, ROWS, "--pin", "0" * 64)
+    error = user.json("infer", MODEL, ROWS, "--pin", "0" * 64, code=7)["error"]
+    assert error["code"] == "CKKS_UNTRUSTED_SERVER" and error["exit"] == 7 and error["advice"]
+    digest = user.json("models")[0]["digest"]
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "--pin", digest)
+    if daemon.ca:
+        tls = daemon.addresses()["tls"].replace("127.0.0.1", "localhost")  # certificates are matched by name, not by number
+        user.expect(7, "status", "--server", tls)  # an authority that the system does not know
+        user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "--server", tls, "--ca", daemon.ca)
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "--server", daemon.addresses()["tcp"])
+
+
+def a_secret_key_that_others_may_read_is_refused(user):
+    secret = user.json("keygen", "--for", MODEL)[0]["secret_file"]
+    os.chmod(secret, 0o644)
+    assert "chmod 600" in user.expect(3, "infer", MODEL, ROWS, "--rows", "1").stderr
+    os.chmod(secret, 0o600)
+
+
+def a_sealed_key_opens_with_its_passphrase_alone(user):
+    for name, text in (("right", "correct horse"), ("wrong", "wrong horse")):
+        with open(user.path(name), "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    keys = ["--key", user.path("sealed/")]
+    made = user.json("keygen", "--for", MODEL, *keys, "--passphrase-file", user.path("right"))[0]
+    assert "needed" in user.expect(0, "inspect", made["secret_file"]).stdout
+    user.expect(0, "register", *keys)
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "1", *keys, "--passphrase-file", user.path("right"))
+    user.expect(6, "infer", MODEL, ROWS, "--rows", "1", *keys, "--passphrase-file", user.path("wrong"))
+    user.expect(6, "infer", MODEL, ROWS, "--rows", "1", *keys)  # there is no terminal to ask on
+
+
+def two_offline_machines_and_a_courier(user):
+    """Metadata out, requests back, results out: the machine with the secret key has no network."""
+    user.expect(0, "metadata", MODEL, "-o", user.path("model.meta"))
+    nowhere = ["--server", "tcp://127.0.0.1:1"]
+    user.expect(0, "keygen", "--for", user.path("model.meta"), "--key", user.path("offline"), *nowhere)
+    user.expect(0, "encrypt", user.path("model.meta"), ROWS, "--rows", "2", "--key", user.path("offline"), "-o", user.path("out/r-"), *nowhere)
+    user.expect(0, "encrypt", user.path("model.meta"), ROWS, "--rows", "1", "--key", user.path("offline"), "--public", "-o",
+                user.path("out/p-"), *nowhere)
+    user.expect(0, "register", user.path("offline.keys"))
+    key_set = user.json("inspect", user.path("offline.keys"))[0]["id"]
+    for name in ("r-000001", "r-000002", "p-000001"):
+        user.expect(0, "infer", MODEL, user.path(f"out/{name}.ct"), "-o", user.path(f"{name}.result"), "--key-set", key_set)
+    apart = user.json("decrypt", user.path("model.meta"), user.path("r-000001.result"), user.path("r-000002.result"),
+                      user.path("p-000001.result"), "--key", user.path("offline"), *nowhere)
+    together = user.json("infer", MODEL, ROWS, "--rows", "2")["rows"]
+    assert [r["label"] for r in apart] == [together[0]["label"], together[1]["label"], together[0]["label"]]
+    # a request is no result, and another's key opens nothing
+    user.expect(3, "decrypt", user.path("model.meta"), user.path("out/r-000001.ct"), "--key", user.path("offline"))
+    user.expect(6, "decrypt", user.path("model.meta"), user.path("r-000001.result"))
+
+
+def no_secret_is_ever_printed(user):
+    secret = user.json("keygen", "--for", MODEL)[0]["secret_file"]
+    with open(secret, "rb") as file:
+        image = file.read()
+    shown = user.expect(0, "inspect", secret).stdout + user.expect(0, "inspect", secret, "--json").stdout
+    assert "secret key" in shown and all(image[i:i + 24].hex() not in shown for i in range(len(image) - 56, len(image) - 2000, -97))
+
+
+def what_one_tenant_registered_is_unknown_to_another(user, daemon):
+    shutil.copytree(user.path("ckksctl/keys"), user.path("copied"))
+    other = User(daemon, "bob")
+    other.expect(6, "infer", MODEL, ROWS, "--rows", "1", "--key", user.path("copied/"))
+    other.leave()
+
+
+def benchmarks_run_and_check_their_results(user, package):
+    ops = user.json("bench", "ops", "--set", "2^12", "--seconds", "0.02", "--device", "cpu")
+    assert len(ops["results"]) == 8 and all(r["median_us"] > 0 and not r["insecure"] for r in ops["results"])
+    program = user.json("bench", "program", package, "--rounds", "3", "--device", "cpu")
+    assert program["rounds_checked"] >= 6 and program["summary"]
+
+
+def main():
+    tests = harness.Tests()
+    folder = tempfile.mkdtemp(prefix="ckksd-packages-")
+    package = harness.compile_model(MODEL, folder)
+    daemon = harness.Daemon({MODEL: package}, tls=True).wait_ready()
+    user = User(daemon)
+    tests.run(from_nothing_to_an_answer, user, package)
+    tests.run(keys_that_are_there_are_kept, user)
+    tests.run(shuffled_columns_score_the_same, user)
+    tests.run(rows_that_cannot_be_right_are_refused, user)
+    tests.run(each_failure_has_its_exit_code, user, daemon)
+    tests.run(a_secret_key_that_others_may_read_is_refused, user)
+    tests.run(a_sealed_key_opens_with_its_passphrase_alone, user)
+    tests.run(two_offline_machines_and_a_courier, user)
+    tests.run(no_secret_is_ever_printed, user)
+    tests.run(what_one_tenant_registered_is_unknown_to_another, user, daemon)
+    tests.run(benchmarks_run_and_check_their_results, user, package)
+    assert daemon.stop() == 0
+    user.leave()
+    shutil.rmtree(folder)
+    tests.finish()
+
+
+if __name__ == "__main__":
+    main()
