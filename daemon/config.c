@@ -83,7 +83,7 @@ static const key_info keys[] = {
     KEY("queue", "timeout_max_ms", TYPE_U64, timeout_max_ms, "600000", 1, DAY_MS),
     KEY("queue", "orphan_grace_ms", TYPE_U64, orphan_grace_ms, "5000", 0, DAY_MS),
     KEY("queue", "dedupe_s", TYPE_U64, dedupe_s, "120", 0, 86400),
-    KEY("queue", "dedupe_bytes", TYPE_BYTES, dedupe_bytes, "64M", 0, 16 * TIB),
+    KEY("queue", "dedupe_bytes", TYPE_BYTES, dedupe_bytes, "32M", 0, 16 * TIB),
     KEY("keys", "resident_bytes", TYPE_BYTES, resident_bytes, "8G", 1 * MIB, 16 * TIB),
     KEY("keys", "tenant_key_bytes", TYPE_BYTES, tenant_key_bytes, "16G", 1 * MIB, 16 * TIB),
     KEY("keys", "tenant_key_sets", TYPE_U32, tenant_key_sets, "64", 1, 65536),

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void fuzz_token(const char *text, size_t size) {
     token_table table;
     ckks_error err = {0};
-    char line[TOKEN_LINE_MAX];
+    char line[TOKEN_LINE_MAX], line_again[TOKEN_LINE_MAX];
     if (token_table_parse(&table, text, size, "tokens", &err) != CKKS_OK) {
         CKKS_ASSERT(err.code != CKKS_OK && err.message[0] && !table.entries);
         return;
@@ -20,7 +20,7 @@ static void fuzz_token(const char *text, size_t size) {
         token_table again;
         token_entry_print(&table.entries[i], line);
         CKKS_ASSERT(token_table_parse(&again, line, strlen(line), "line", NULL) == CKKS_OK);
-        CKKS_ASSERT(again.count == 1 && memcmp(again.entries, &table.entries[i], sizeof(token_entry)) == 0);
+        CKKS_ASSERT(again.count == 1 && strcmp(token_entry_print(again.entries, line_again), line) == 0);
         token_table_fini(&again);
         CKKS_ASSERT(!token_table_verify(&table, table.entries[i].id));
     }
