@@ -95,7 +95,9 @@ def shuffled_columns_score_the_same(user):
     write_rows(user.path("shuffled.csv"), [[row[i] for i in order] + ["extra" if row is rows[0] else "9"] for row in rows])
     plain = user.json("infer", MODEL, ROWS, "--rows", "5")
     shuffled = user.json("infer", MODEL, user.path("shuffled.csv"), "--rows", "5")
-    assert [r["scores"] for r in plain["rows"]] == [r["scores"] for r in shuffled["rows"]]
+    for one, other in zip(plain["rows"], shuffled["rows"]):  # fresh noise may round either way
+        assert one["label"] == other["label"]
+        assert all(abs(a - b) < 1.5 * plain["rounded_to"] for a, b in zip(one["scores"], other["scores"])), (one, other)
 
 
 def rows_that_cannot_be_right_are_refused(user):
