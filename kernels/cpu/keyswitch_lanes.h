@@ -8,8 +8,7 @@
  * forward transform's store.
  */
 #include "kernels/cpu/ntt_vector.h"
-#include "kernels/cpu/permute_lanes.h"
-#include "kernels/cpu/sums_lanes.h"
+#include "kernels/cpu/pair_lanes.h"
 
 /* ---- base conversion ---- */
 
@@ -126,11 +125,6 @@ typedef struct product_limb {
     uint32_t limb;
 } product_limb;
 
-/* Sums of one block, both components, reduced. */
-typedef struct product_block {
-    _Alignas(64) double at[2][PERMUTE_BLOCK];
-} product_block;
-
 /* the words of digit 0, component 0, one limb of a key; NULL if the key cannot serve this launch. Where p
  * follows q depends on the key's level, not on the launch's. A digit has two components. */
 static const uint64_t *key_limb(const product_shape *shape, uint32_t key, uint32_t limb,
@@ -145,27 +139,7 @@ static const uint64_t *key_limb(const product_shape *shape, uint32_t key, uint32
     return (const uint64_t *)(uintptr_t)entry->address + at * shape->n;
 }
 
-/* `count` digits, one after the other at `digit` (a source block) and at `key` */
-static void add_digits(product_block *block, const product_limb *l, const block_turn *turn,
-                       const uint64_t *digit, size_t digit_stride, const uint64_t *key, size_t key_stride,
-                       uint32_t count) {
-    const lanes_prime p = l->p;
-    const sum_shape s = l->sums;
-    for (uint32_t v = 0; v < BLOCK_VECTORS; v++) {
-        word_sum sum0 = sum_zero(), sum1 = sum_zero();
-        const uint64_t *k = key + v * LANES, *x = digit;
-        for (uint32_t d = 0; d < count; d++, k += 2 * key_stride, x += digit_stride) {
-            const term value = term_of(block_turn_load(turn, x, v));
-            sum_add(&sum0, value, term_load(k));
-            sum_add(&sum1, value, term_load(k + key_stride));
-        }
-        double *at0 = block->at[0] + v * LANES, *at1 = block->at[1] + v * LANES;
-        f64_store(at0, sum_fold(&sum0, f64_load(at0), &s, &p));
-        f64_store(at1, sum_fold(&sum1, f64_load(at1), &s, &p));
-    }
-}
-
-static void add_scaled(product_block *block, const product_limb *l, const block_turn *turn,
+static void add_scaled(pair_block *block, const product_limb *l, const block_turn *turn,
                        const uint64_t *add) {
     const lanes_prime p = l->p;
     for (uint32_t v = 0; v < BLOCK_VECTORS; v++) {
@@ -176,7 +150,7 @@ static void add_scaled(product_block *block, const product_limb *l, const block_
     }
 }
 
-static void add_item(product_block *block, const product_shape *shape, const product_limb *l,
+static void add_item(pair_block *block, const product_shape *shape, const product_limb *l,
                      const key_product_item *item, uint32_t index) {
     const kernel_key_product_args *args = shape->args;
     const size_t n = shape->n, limbs = shape->q_limbs + shape->p_limbs;
@@ -188,21 +162,15 @@ static void add_item(product_block *block, const product_shape *shape, const pro
         key += (size_t)index * PERMUTE_BLOCK;
         const uint64_t *digit =
             args->digits + ((size_t)item->digits * shape->digits * limbs + l->limb) * n + turn.from;
-        for (uint32_t d = 0; d < shape->digits; d += l->sums.terms_max) {
-            const uint32_t left = shape->digits - d,
-                           count = left < l->sums.terms_max ? left : l->sums.terms_max;
-            add_digits(block, l, &turn, digit + d * limbs * n, limbs * n, key + 2 * d * component, component,
-                       count);
-        }
+        pair_term term[CKKS_PRIMES_MAX];
+        for (uint32_t d = 0; d < shape->digits; d++)
+            term[d] =
+                (pair_term){digit + d * limbs * n, key + 2 * d * component, key + (2 * d + 1) * component};
+        pair_sum(block, term, shape->digits, &turn, &l->sums, &l->p);
     }
     if (args->add && l->limb < shape->q_limbs)
         add_scaled(block, l, &turn,
                    args->add + ((size_t)item->digits * args->add_stride + l->limb) * n + turn.from);
-}
-
-static void store_block(uint64_t *out, const double *block, const lanes_prime *p) {
-    for (uint32_t k = 0; k < PERMUTE_BLOCK; k += LANES)
-        w64_store(out + k, f64_canonical(f64_load(block + k), p));
 }
 
 static void product_out(const product_shape *shape, uint32_t out_index, uint32_t limb) {
@@ -218,8 +186,8 @@ static void product_out(const product_shape *shape, uint32_t out_index, uint32_t
     l.p_product = lanes_constant_residue(p_product, m, &l.p);
     uint64_t *out = args->out + ((size_t)out_index * 2 * limbs + limb) * shape->n;
     for (uint32_t index = 0; index < shape->n / PERMUTE_BLOCK; index++, out += PERMUTE_BLOCK) {
-        product_block block;
-        memset(&block, 0, sizeof block);
+        pair_block block;
+        memset(block.at, 0, sizeof block.at);
         if (!args->items) {
             const key_product_item item = {out_index, args->uniform.key, args->uniform.galois_element,
                                            out_index};
@@ -229,8 +197,8 @@ static void product_out(const product_shape *shape, uint32_t out_index, uint32_t
                 if (args->items[t].out_index == out_index)
                     add_item(&block, shape, &l, &args->items[t], index);
         }
-        store_block(out, block.at[0], &l.p);
-        store_block(out + (size_t)limbs * shape->n, block.at[1], &l.p);
+        pair_store(out, block.at[0], &l.p);
+        pair_store(out + (size_t)limbs * shape->n, block.at[1], &l.p);
     }
 }
 

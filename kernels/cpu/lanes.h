@@ -249,8 +249,10 @@ typedef struct lanes_constant {
 ALWAYS double centred(uint64_t residue, uint64_t q) {
     return residue > q >> 1 ? -(double)(q - residue) : (double)residue;
 }
+/* the quotient by a vector product: a broadcast from memory costs no shuffle */
 ALWAYS lanes_constant lanes_constant_of(double w, const lanes_prime *p) {
-    return (lanes_constant){f64_all(w), f64_all(w * p->inverse)};
+    const f64 all = f64_all(w);
+    return (lanes_constant){all, f64_times(all, p->q_inverse)};
 }
 ALWAYS lanes_constant lanes_constant_residue(uint64_t residue, const modulus *m, const lanes_prime *p) {
     return lanes_constant_of(centred(residue, m->value), p);
@@ -282,6 +284,19 @@ ALWAYS f64 f64_multiply(f64 x, f64 w, f64 w_over_q, const lanes_prime *p) {
     const f64 r = f64_add(f64_fnma(b, p->q, h), l);
     lanes_check_product(x, w, r, p);
     return r;
+}
+/* Two products step by step together: a compiler that keeps the order leaves two chains side by side. */
+ALWAYS void f64_multiply_two(f64 *x0, lanes_constant c0, f64 *x1, lanes_constant c1, const lanes_prime *p) {
+    const f64 magic = f64_all(0x1.8p52);
+    f64 b0 = f64_fma(*x0, c0.over_q, magic), b1 = f64_fma(*x1, c1.over_q, magic);
+    const f64 h0 = f64_times(*x0, c0.w), h1 = f64_times(*x1, c1.w);
+    b0 = f64_sub(b0, magic), b1 = f64_sub(b1, magic);
+    const f64 l0 = f64_fms(*x0, c0.w, h0), l1 = f64_fms(*x1, c1.w, h1);
+    const f64 r0 = f64_fnma(b0, p->q, h0), r1 = f64_fnma(b1, p->q, h1);
+    const f64 y0 = f64_add(r0, l0), y1 = f64_add(r1, l1);
+    lanes_check_product(*x0, c0.w, y0, p);
+    lanes_check_product(*x1, c1.w, y1, p);
+    *x0 = y0, *x1 = y1;
 }
 ALWAYS f64 f64_multiply_constant(f64 x, lanes_constant c, const lanes_prime *p) {
     return f64_multiply(x, c.w, c.over_q, p);

@@ -5,8 +5,7 @@
  * Work is cut into blocks of PERMUTE_BLOCK positions of one limb with all outputs inside, so that the inputs
  * of a block are in the first or second cache when the second output needs them.
  */
-#include "kernels/cpu/permute_lanes.h"
-#include "kernels/cpu/sums_lanes.h"
+#include "kernels/cpu/pair_lanes.h"
 
 static const modulus *limb_modulus(const ckks_context *context, kernel_basis basis, uint32_t limb) {
     return &context_ntt(context, basis_prime(basis, limb, context_params(context)->q_count))->m;
@@ -29,52 +28,27 @@ static linear_block linear_block_of(const ckks_context *context, kernel_basis ba
 
 /* ---- diagonal sum ---- */
 
-/* acc[component][PERMUTE_BLOCK] += sum of `count` products, for one or two components */
-ALWAYS void add_diagonals(double acc[2][PERMUTE_BLOCK], const linear_block *b, const uint64_t *const *in,
-                          const uint64_t *const *plain, uint32_t count, size_t component_words,
-                          bool has_second) {
-    const lanes_prime p = b->p;
-    const sum_shape s = b->sums;
-    for (uint32_t k = 0; k < PERMUTE_BLOCK; k += LANES) {
-        word_sum sum0 = sum_zero(), sum1 = sum_zero();
-        for (uint32_t t = 0; t < count; t++) {
-            const term w = term_load(plain[t] + k);
-            sum_add(&sum0, term_load(in[t] + k), w);
-            if (has_second) sum_add(&sum1, term_load(in[t] + component_words + k), w);
-        }
-        f64_store(acc[0] + k, sum_fold(&sum0, f64_load(acc[0] + k), &s, &p));
-        if (has_second) f64_store(acc[1] + k, sum_fold(&sum1, f64_load(acc[1] + k), &s, &p));
-    }
-}
-
-static void store_block(uint64_t *out, const double *acc, const lanes_prime *prime) {
-    const lanes_prime p = *prime;
-    for (uint32_t k = 0; k < PERMUTE_BLOCK; k += LANES)
-        w64_store(out + k, f64_canonical(f64_load(acc + k), &p));
-}
-
-#define TERMS_MAX 16u /* at least any sum_shape's */
+#define TERMS_MAX 16u /* listed at a time */
 
 /* components c and, if has_second, c + 1 of one out; items first .. end - 1 */
 static void diagonal_out(const kernel_diagonal_sum_args *args, const linear_block *b, size_t limb_words,
                          uint32_t out, uint32_t first, uint32_t end, uint32_t c, bool has_second) {
     const size_t stride = args->component_count * limb_words, at = c * limb_words + b->at;
-    _Alignas(64) double acc[2][PERMUTE_BLOCK] = {{0}};
+    pair_block block;
+    memset(block.at, 0, sizeof block.at);
     for (uint32_t t = first; t < end;) {
-        const uint64_t *in[TERMS_MAX], *plain[TERMS_MAX];
+        pair_term term[TERMS_MAX];
         uint32_t count = 0;
-        for (; t < end && count < b->sums.terms_max; t++, count++) {
-            in[count] = args->in + args->items[t].in * stride + at;
+        for (; t < end && count < TERMS_MAX; t++, count++) {
+            const uint64_t *in = args->in + args->items[t].in * stride + at;
             // NOLINTNEXTLINE(performance-no-int-to-ptr): a device address, as the item holds it
-            plain[count] = (const uint64_t *)(uintptr_t)args->items[t].plain + b->at;
+            const uint64_t *plain = (const uint64_t *)(uintptr_t)args->items[t].plain + b->at;
+            term[count] = (pair_term){plain, in, has_second ? in + limb_words : in};
         }
-        if (has_second)
-            add_diagonals(acc, b, in, plain, count, limb_words, true);
-        else
-            add_diagonals(acc, b, in, plain, count, limb_words, false);
+        pair_sum(&block, term, count, NULL, &b->sums, &b->p);
     }
-    store_block(args->out + out * stride + at, acc[0], &b->p);
-    if (has_second) store_block(args->out + out * stride + at + limb_words, acc[1], &b->p);
+    pair_store(args->out + out * stride + at, block.at[0], &b->p);
+    if (has_second) pair_store(args->out + out * stride + at + limb_words, block.at[1], &b->p);
 }
 
 void ISA(cpu_diagonal_sum)(const void *arguments) {
@@ -100,19 +74,20 @@ void ISA(cpu_diagonal_sum)(const void *arguments) {
 /* ---- matrix product ---- */
 
 #define ROWS_AT_ONCE 4u
+_Static_assert(TERMS_MAX >= 15, "as many as any sum_shape takes");
 
 /* `count` columns times ROWS_AT_ONCE rows (rows that do not exist repeat the last one) */
 static void add_columns(double acc[ROWS_AT_ONCE][PERMUTE_BLOCK], const linear_block *b, const uint64_t *in,
                         size_t in_stride, const uint64_t *const weight[ROWS_AT_ONCE], uint32_t count) {
     const lanes_prime p = b->p;
     const sum_shape s = b->sums;
-    term w[TERMS_MAX][ROWS_AT_ONCE];
+    term_value w[TERMS_MAX][ROWS_AT_ONCE];
     for (uint32_t t = 0; t < count; t++)
         for (uint32_t r = 0; r < ROWS_AT_ONCE; r++) w[t][r] = term_all(weight[r][t]);
     for (uint32_t k = 0; k < PERMUTE_BLOCK; k += LANES) {
         word_sum sum0 = sum_zero(), sum1 = sum_zero(), sum2 = sum_zero(), sum3 = sum_zero();
         for (uint32_t t = 0; t < count; t++) {
-            const term x = term_load(in + t * in_stride + k);
+            const term_value x = term_load(in + t * in_stride + k);
             sum_add(&sum0, x, w[t][0]), sum_add(&sum1, x, w[t][1]);
             sum_add(&sum2, x, w[t][2]), sum_add(&sum3, x, w[t][3]);
         }
@@ -141,7 +116,7 @@ static void matrix_rows(const kernel_matrix_product_args *args, const linear_blo
         add_columns(acc, b, args->in + column * stride + at, stride, weight, count);
         column += count;
     }
-    for (uint32_t r = 0; r < rows; r++) store_block(args->out + (row + r) * stride + at, acc[r], &b->p);
+    for (uint32_t r = 0; r < rows; r++) pair_store(args->out + (row + r) * stride + at, acc[r], &b->p);
 }
 
 void ISA(cpu_matrix_product)(const void *arguments) {

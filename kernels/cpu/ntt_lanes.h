@@ -102,10 +102,12 @@ ALWAYS f64 load_either(const double *at, bool is_words) {
     return is_words ? f64_load_words((const uint64_t *)(const void *)at) : f64_load(at);
 }
 
-ALWAYS void forward_butterfly(f64 *u, f64 *v, lanes_constant w, const lanes_prime *p) {
-    const f64 r = f64_multiply_constant(*v, w, p);
-    *v = f64_sub(*u, r);
-    *u = f64_add(*u, r);
+ALWAYS void forward_two(f64 *u0, f64 *v0, lanes_constant w0, f64 *u1, f64 *v1, lanes_constant w1,
+                        const lanes_prime *p) {
+    f64 r0 = *v0, r1 = *v1;
+    f64_multiply_two(&r0, w0, &r1, w1, p);
+    *v0 = f64_sub(*u0, r0), *v1 = f64_sub(*u1, r1);
+    *u0 = f64_add(*u0, r0), *u1 = f64_add(*u1, r1);
 }
 
 typedef struct roots4 {
@@ -118,10 +120,8 @@ ALWAYS roots4 roots4_of(const double *root, size_t node, const lanes_prime *p) {
 }
 
 ALWAYS void forward4(f64 *x0, f64 *x1, f64 *x2, f64 *x3, const roots4 *w, const lanes_prime *p) {
-    forward_butterfly(x0, x2, w->top, p);
-    forward_butterfly(x1, x3, w->top, p);
-    forward_butterfly(x0, x1, w->left, p);
-    forward_butterfly(x2, x3, w->right, p);
+    forward_two(x0, x2, w->top, x1, x3, w->top, p);
+    forward_two(x0, x1, w->left, x2, x3, w->right, p);
 }
 
 ALWAYS void forward_node(double *out, const double *in, size_t quarter, const roots4 *w, const lanes_prime *p,
@@ -284,8 +284,8 @@ ALWAYS void forward_top8(double *out, const double *in, const transform *t, bool
         f64 x2 = load_either(from + 2 * eighth, is_words), x3 = load_either(from + 3 * eighth, is_words);
         f64 x4 = load_either(from + 4 * eighth, is_words), x5 = load_either(from + 5 * eighth, is_words);
         f64 x6 = load_either(from + 6 * eighth, is_words), x7 = load_either(from + 7 * eighth, is_words);
-        forward_butterfly(&x0, &x4, top, &p), forward_butterfly(&x1, &x5, top, &p);
-        forward_butterfly(&x2, &x6, top, &p), forward_butterfly(&x3, &x7, top, &p);
+        forward_two(&x0, &x4, top, &x1, &x5, top, &p);
+        forward_two(&x2, &x6, top, &x3, &x7, top, &p);
         forward4(&x0, &x1, &x2, &x3, &left, &p);
         f64_store(to, x0), f64_store(to + eighth, x1);
         f64_store(to + 2 * eighth, x2), f64_store(to + 3 * eighth, x3);
@@ -334,17 +334,17 @@ void ISA(vector_forward_f64)(uint64_t *out, const double *in, double reach, cons
 
 /* ---- inverse ---- */
 
-ALWAYS void inverse_butterfly(f64 *u, f64 *v, lanes_constant w, const lanes_prime *p) {
-    const f64 difference = f64_sub(*u, *v);
-    *u = f64_add(*u, *v);
-    *v = f64_multiply_constant(difference, w, p);
+ALWAYS void inverse_two(f64 *u0, f64 *v0, lanes_constant w0, f64 *u1, f64 *v1, lanes_constant w1,
+                        const lanes_prime *p) {
+    f64 d0 = f64_sub(*u0, *v0), d1 = f64_sub(*u1, *v1);
+    *u0 = f64_add(*u0, *v0), *u1 = f64_add(*u1, *v1);
+    f64_multiply_two(&d0, w0, &d1, w1, p);
+    *v0 = d0, *v1 = d1;
 }
 
 ALWAYS void inverse4(f64 *x0, f64 *x1, f64 *x2, f64 *x3, const roots4 *w, const lanes_prime *p, bool reduce) {
-    inverse_butterfly(x0, x1, w->left, p);
-    inverse_butterfly(x2, x3, w->right, p);
-    inverse_butterfly(x0, x2, w->top, p);
-    inverse_butterfly(x1, x3, w->top, p);
+    inverse_two(x0, x1, w->left, x2, x3, w->right, p);
+    inverse_two(x0, x2, w->top, x1, x3, w->top, p);
     if (reduce) *x0 = f64_reduce(*x0, p), *x1 = f64_reduce(*x1, p);
 }
 
@@ -464,8 +464,7 @@ ALWAYS void inverse_top4(double *x, const transform *t, const last_level *last, 
         double *at = x + j;
         f64 x0 = f64_load(at), x1 = f64_load(at + quarter);
         f64 x2 = f64_load(at + 2 * quarter), x3 = f64_load(at + 3 * quarter);
-        inverse_butterfly(&x0, &x1, left, &p);
-        inverse_butterfly(&x2, &x3, right, &p);
+        inverse_two(&x0, &x1, left, &x2, &x3, right, &p);
         last_butterfly(&x0, &x2, &c, &p);
         last_butterfly(&x1, &x3, &c, &p);
         leave_inverse(at, x0, is_words, &p), leave_inverse(at + quarter, x1, is_words, &p);

@@ -53,18 +53,18 @@ ALWAYS f64 centred_fold(const centred_sum *sum, f64 acc, const lanes_constant *c
 
 #if LANES == 8
 
-typedef w64 term;
+typedef w64 term_value;
 typedef struct word_sum {
     w64 high, low;
 } word_sum;
 
-ALWAYS term term_of(w64 word) {
+ALWAYS term_value term_of(w64 word) {
     return word;
 }
 ALWAYS word_sum sum_zero(void) {
     return (word_sum){_mm512_setzero_si512(), _mm512_setzero_si512()};
 }
-ALWAYS void sum_add(word_sum *sum, term x, term w) {
+ALWAYS void sum_add(word_sum *sum, term_value x, term_value w) {
     sum->low = _mm512_madd52lo_epu64(sum->low, x, w);
     sum->high = _mm512_madd52hi_epu64(sum->high, x, w);
 }
@@ -79,18 +79,18 @@ ALWAYS sum_shape sum_shape_of(const modulus *m, const lanes_prime *p) {
 
 #else
 
-typedef f64 term;
+typedef f64 term_value;
 typedef struct word_sum {
     f64 high, low;
 } word_sum;
 
-ALWAYS term term_of(w64 word) {
+ALWAYS term_value term_of(w64 word) {
     return f64_from_word(word);
 }
 ALWAYS word_sum sum_zero(void) {
     return (word_sum){f64_all(BINADE), f64_all(0)};
 }
-ALWAYS void sum_add(word_sum *sum, term x, term w) {
+ALWAYS void sum_add(word_sum *sum, term_value x, term_value w) {
     float_add(&sum->high, &sum->low, x, w);
 }
 ALWAYS f64 sum_fold(const word_sum *sum, f64 acc, const sum_shape *s, const lanes_prime *p) {
@@ -104,9 +104,9 @@ ALWAYS sum_shape sum_shape_of(const modulus *m, const lanes_prime *p) {
 
 #endif
 
-ALWAYS term term_load(const uint64_t *at) {
+ALWAYS term_value term_load(const uint64_t *at) {
     return term_of(w64_load(at));
 }
-ALWAYS term term_all(uint64_t word) {
+ALWAYS term_value term_all(uint64_t word) {
     return term_of(w64_all(word));
 }
