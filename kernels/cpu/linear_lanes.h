@@ -28,7 +28,7 @@ static linear_block linear_block_of(const ckks_context *context, kernel_basis ba
 
 /* ---- diagonal sum ---- */
 
-#define TERMS_MAX 16u /* listed at a time */
+#define LISTED_MAX SUM_TERMS_MAX
 
 /* components c and, if has_second, c + 1 of one out; items first .. end - 1 */
 static void diagonal_out(const kernel_diagonal_sum_args *args, const linear_block *b, size_t limb_words,
@@ -37,9 +37,9 @@ static void diagonal_out(const kernel_diagonal_sum_args *args, const linear_bloc
     pair_block block;
     memset(block.at, 0, sizeof block.at);
     for (uint32_t t = first; t < end;) {
-        pair_term term[TERMS_MAX];
+        pair_term term[LISTED_MAX];
         uint32_t count = 0;
-        for (; t < end && count < TERMS_MAX; t++, count++) {
+        for (; t < end && count < LISTED_MAX; t++, count++) {
             const uint64_t *in = args->in + args->items[t].in * stride + at;
             // NOLINTNEXTLINE(performance-no-int-to-ptr): a device address, as the item holds it
             const uint64_t *plain = (const uint64_t *)(uintptr_t)args->items[t].plain + b->at;
@@ -74,18 +74,17 @@ void ISA(cpu_diagonal_sum)(const void *arguments) {
 /* ---- matrix product ---- */
 
 #define ROWS_AT_ONCE 4u
-_Static_assert(TERMS_MAX >= 15, "as many as any sum_shape takes");
 
 /* `count` columns times ROWS_AT_ONCE rows (rows that do not exist repeat the last one) */
 static void add_columns(double acc[ROWS_AT_ONCE][PERMUTE_BLOCK], const linear_block *b, const uint64_t *in,
                         size_t in_stride, const uint64_t *const weight[ROWS_AT_ONCE], uint32_t count) {
     const lanes_prime p = b->p;
     const sum_shape s = b->sums;
-    term_value w[TERMS_MAX][ROWS_AT_ONCE];
+    term_value w[SUM_TERMS_MAX][ROWS_AT_ONCE];
     for (uint32_t t = 0; t < count; t++)
         for (uint32_t r = 0; r < ROWS_AT_ONCE; r++) w[t][r] = term_all(weight[r][t]);
     for (uint32_t k = 0; k < PERMUTE_BLOCK; k += LANES) {
-        word_sum sum0 = sum_zero(), sum1 = sum_zero(), sum2 = sum_zero(), sum3 = sum_zero();
+        word_sum sum0 = sum_zero(&s), sum1 = sum_zero(&s), sum2 = sum_zero(&s), sum3 = sum_zero(&s);
         for (uint32_t t = 0; t < count; t++) {
             const term_value x = term_load(in + t * in_stride + k);
             sum_add(&sum0, x, w[t][0]), sum_add(&sum1, x, w[t][1]);

@@ -2,11 +2,6 @@
  * Two sums of products side by side that share one factor of each term, a block of positions at a time;
  * template, included once per instruction set. Key products share the digit between the key's components,
  * diagonal sums the plaintext between the ciphertext's.
- *
- * The streams of a term lie a multiple of the ring's bytes apart, so the same position of all of them falls
- * into the same set of every cache: more streams side by side than a set has ways (8 is common) throw each
- * other out. So at most two terms (six streams) are read together, and running sums wait in a block of their
- * own, in the first-level cache, for the next two.
  */
 #include "kernels/cpu/permute_lanes.h"
 #include "kernels/cpu/sums_lanes.h"
@@ -16,65 +11,49 @@ typedef struct pair_term {
 } pair_term;
 
 typedef struct pair_block {
-    _Alignas(64) double at[2][PERMUTE_BLOCK]; /* what has been folded: below q in magnitude */
-    word_sum running[2][BLOCK_VECTORS];
+    _Alignas(64) double at[2][PERMUTE_BLOCK]; /* the sums so far: below q in magnitude */
 } pair_block;
 
-#define TERMS_AT_ONCE 2u
+ALWAYS void pair_add_term(word_sum *sum0, word_sum *sum1, const pair_term *term, size_t shared_at,
+                          const w64 *turn, size_t k) {
+    w64 word = w64_load(term->shared + shared_at);
+    if (turn) word = w64_permute(word, *turn);
+    const term_value shared = term_of(word);
+    sum_add(sum0, shared, term_load(term->a + k));
+    sum_add(sum1, shared, term_load(term->b + k));
+}
 
-/* begins: running sums start at zero; ends: they are folded */
+/* at most as many terms as a sum takes between folds */
 ALWAYS void pair_add(pair_block *block, const pair_term *term, uint32_t count, const block_turn *turn,
-                     bool begins, bool ends, const sum_shape *shape, const lanes_prime *prime) {
+                     const sum_shape *shape, const lanes_prime *prime) {
     const lanes_prime p = *prime;
     const sum_shape s = *shape;
     for (uint32_t v = 0; v < BLOCK_VECTORS; v++) {
-        word_sum sum0 = begins ? sum_zero() : block->running[0][v];
-        word_sum sum1 = begins ? sum_zero() : block->running[1][v];
-        for (uint32_t t = 0; t < count; t++) {
-            const w64 word =
-                turn ? block_turn_load(turn, term[t].shared, v) : w64_load(term[t].shared + v * LANES);
-            const term_value shared = term_of(word);
-            sum_add(&sum0, shared, term_load(term[t].a + v * LANES));
-            sum_add(&sum1, shared, term_load(term[t].b + v * LANES));
+        const size_t k = (size_t)v * LANES;
+        const size_t from = turn ? turn->at[v] & ~(LANES - 1) : k;
+        const w64 *index = turn ? &turn->index[turn->at[v] & (LANES - 1)] : NULL;
+        word_sum sum0 = sum_zero(&s), sum1 = sum_zero(&s);
+        uint32_t t = 0;
+        for (; t + 2 <= count; t += 2) {
+            pair_add_term(&sum0, &sum1, term + t, from, index, k);
+            pair_add_term(&sum0, &sum1, term + t + 1, from, index, k);
         }
-        if (ends) {
-            double *at0 = block->at[0] + v * LANES, *at1 = block->at[1] + v * LANES;
-            f64_store(at0, sum_fold(&sum0, f64_load(at0), &s, &p));
-            f64_store(at1, sum_fold(&sum1, f64_load(at1), &s, &p));
-        } else {
-            block->running[0][v] = sum0, block->running[1][v] = sum1;
-        }
+        if (t < count) pair_add_term(&sum0, &sum1, term + t, from, index, k);
+        f64_store(block->at[0] + k, sum_fold(&sum0, f64_load(block->at[0] + k), &s, &p));
+        f64_store(block->at[1] + k, sum_fold(&sum1, f64_load(block->at[1] + k), &s, &p));
     }
-}
-
-ALWAYS void pair_add_some(pair_block *block, const pair_term *term, uint32_t count, const block_turn *turn,
-                          bool begins, bool ends, const sum_shape *s, const lanes_prime *p) {
-    if (count == 2 && begins && ends)
-        pair_add(block, term, 2, turn, true, true, s, p);
-    else if (count == 2 && begins)
-        pair_add(block, term, 2, turn, true, false, s, p);
-    else if (count == 2 && ends)
-        pair_add(block, term, 2, turn, false, true, s, p);
-    else if (count == 2)
-        pair_add(block, term, 2, turn, false, false, s, p);
-    else /* one term is the last one */
-        pair_add(block, term, 1, turn, begins, true, s, p);
 }
 
 /* block += the sums of `count` terms. turn NULL: `shared` is read in place. */
 static void pair_sum(pair_block *block, const pair_term *term, uint32_t count, const block_turn *turn,
                      const sum_shape *s, const lanes_prime *p) {
-    _Static_assert(TERMS_AT_ONCE == 2, "one term is the last one");
-    uint32_t running = 0; /* terms not folded yet */
-    for (uint32_t t = 0; t < count;) {
-        const uint32_t some = count - t < TERMS_AT_ONCE ? count - t : TERMS_AT_ONCE;
-        const bool ends = t + some == count || running + some + TERMS_AT_ONCE > s->terms_max;
+    while (count > 0) {
+        const uint32_t some = count < s->terms_max ? count : s->terms_max;
         if (turn)
-            pair_add_some(block, term + t, some, turn, running == 0, ends, s, p);
+            pair_add(block, term, some, turn, s, p);
         else
-            pair_add_some(block, term + t, some, NULL, running == 0, ends, s, p);
-        running = ends ? 0 : running + some;
-        t += some;
+            pair_add(block, term, some, NULL, s, p);
+        term += some, count -= some;
     }
 }
 

@@ -1,11 +1,13 @@
 /*
  * Sums of products of residues, reduced once per several terms; template, included once per instruction set.
  *
- * AVX2: the running sum `high` stays within one binade, [2^102, 2^103), so that each FMA rounds it to a
- * multiple of 2^50 and the rounding error of a term, exact in one more FMA, is at most 2^49 and is added to
- * `low`. Products of canonical words are below 2^100 (four fit), of primes below 2^49.5 below 2^99 (eight);
- * products of centred residues (|x|, |w| < 2^49) start from the middle of the binade and eight fit. low stays
- * within 8 * 2^49 = 2^52. The sum is (high - start) * 2^-50 * 2^50 + low: one product with 2^50 mod q.
+ * AVX2: the running sum `high` stays within one binade, [2^k, 2^(k+1)), so that each FMA rounds it to a
+ * multiple of 2^(k-52), and the rounding error of a term, exact in one more FMA, is at most 2^(k-53) and is
+ * added to `low`. Products of canonical words below 2^b are below 2^(2b): 2^t of them fit where k = 2b + t.
+ * low must stay within 2^52: t + k - 53 <= 52, that is 2t + 2b <= 105. So four terms for primes of 50 bits, 8
+ * below 2^49.5, 16 below 2^48.5, 32 below 2^47.5. The sum is high's part above 2^k, a number of units of
+ * 2^(k-52) below 2^52, and low: one product with 2^(k-52) mod q.
+ * Products of centred residues (|x|, |w| < 2^49) start from the middle of the binade of 2^102 and eight fit.
  *
  * AVX-512 IFMA: `low` and `high` add up the low and the high 52 bits of each product; the high part of one is
  * below 2^48, so 15 terms keep high, with low's carry, below 2^52.
@@ -14,10 +16,12 @@
 
 typedef struct sum_shape {
     lanes_constant carry; /* what one unit of the high part is worth */
+    f64 start, unit;      /* AVX2: 2^k, 2^(52-k) */
     uint32_t terms_max;   /* between two folds */
 } sum_shape;
 
-#define BINADE        0x1p102
+#define SUM_TERMS_MAX 32u
+
 #define CENTRE        0x1.8p102
 #define CENTRED_TERMS 8u
 
@@ -61,7 +65,8 @@ typedef struct word_sum {
 ALWAYS term_value term_of(w64 word) {
     return word;
 }
-ALWAYS word_sum sum_zero(void) {
+ALWAYS word_sum sum_zero(const sum_shape *s) {
+    (void)s;
     return (word_sum){_mm512_setzero_si512(), _mm512_setzero_si512()};
 }
 ALWAYS void sum_add(word_sum *sum, term_value x, term_value w) {
@@ -74,7 +79,8 @@ ALWAYS f64 sum_fold(const word_sum *sum, f64 acc, const sum_shape *s, const lane
     return sum_close(f64_from_word(high), f64_from_word(low), acc, &s->carry, p);
 }
 ALWAYS sum_shape sum_shape_of(const modulus *m, const lanes_prime *p) {
-    return (sum_shape){lanes_constant_residue(mod_reduce128((uint128)1 << 52, m), m, p), 15};
+    return (sum_shape){.carry = lanes_constant_residue(mod_reduce128((uint128)1 << 52, m), m, p),
+                       .terms_max = 15};
 }
 
 #else
@@ -87,19 +93,35 @@ typedef struct word_sum {
 ALWAYS term_value term_of(w64 word) {
     return f64_from_word(word);
 }
-ALWAYS word_sum sum_zero(void) {
-    return (word_sum){f64_all(BINADE), f64_all(0)};
+ALWAYS word_sum sum_zero(const sum_shape *s) {
+    return (word_sum){s->start, f64_all(0)};
 }
 ALWAYS void sum_add(word_sum *sum, term_value x, term_value w) {
     float_add(&sum->high, &sum->low, x, w);
 }
 ALWAYS f64 sum_fold(const word_sum *sum, f64 acc, const sum_shape *s, const lanes_prime *p) {
-    const f64 high = f64_times(f64_sub(sum->high, f64_all(BINADE)), f64_all(0x1p-50));
+    const f64 high = f64_times(f64_sub(sum->high, s->start), s->unit);
     return sum_close(high, sum->low, acc, &s->carry, p);
 }
-ALWAYS sum_shape sum_shape_of(const modulus *m, const lanes_prime *p) {
-    return (sum_shape){lanes_constant_residue(mod_reduce128((uint128)1 << 50, m), m, p),
-                       (double)m->value < 0x1.6ap49 ? 8 : 4};
+/* 2^x for a small whole number x */
+static inline double power_of_two(int32_t x) {
+    const uint64_t bits = (uint64_t)(1023 + x) << 52;
+    double out;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
+static inline sum_shape sum_shape_of(const modulus *m, const lanes_prime *p) {
+    const uint128 product_max = (uint128)(m->value - 1) * (m->value - 1);
+    const uint64_t high = (uint64_t)(product_max >> 64), low = (uint64_t)product_max;
+    const uint32_t bits = high ? 128 - (uint32_t)__builtin_clzll(high) : 64 - (uint32_t)__builtin_clzll(low);
+    uint32_t t = 2;
+    while ((1u << (t + 1)) <= SUM_TERMS_MAX && 2 * (t + 1) + bits <= 105) t++;
+    /* the smallest primes need less than one as a unit: then nothing is rounded */
+    const uint32_t k = bits + t, unit_bits = k > 52 ? k - 52 : 0;
+    return (sum_shape){.carry = lanes_constant_residue(mod_reduce128((uint128)1 << unit_bits, m), m, p),
+                       .start = f64_all(power_of_two((int32_t)unit_bits + 52)),
+                       .unit = f64_all(power_of_two(-(int32_t)unit_bits)),
+                       .terms_max = 1u << t};
 }
 
 #endif
