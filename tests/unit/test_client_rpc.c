@@ -1,4 +1,5 @@
-/* The RPC half against a server that lies, stalls and refuses: an nng REP socket in this process. */
+/* The RPC half against a server that lies, stalls and refuses: an nng REP socket in this process, behind ipc
+ * sockets so that messages are copied as between processes. */
 #include "client/lib/rpc.h"
 #include "tests/support/model_fixture.h"
 
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -50,6 +52,8 @@ typedef enum lie {
 typedef struct fake_server {
     nng_socket socket;
     pthread_t thread;
+    pthread_mutex_t lock; /* of what follows, which the test and the server thread share */
+    char address[64], bulk_address[64];
     lie mode;
     uint32_t calls; /* of the method under test */
     uint8_t ids[8][16];
@@ -252,7 +256,7 @@ static void answer(fake_server *s, fake_reply *r, const Ckksd__V1__RequestHeader
         metadata.wire_version_min = metadata.wire_version_max = 1;
         static Ckksd__V1__Endpoint bulk, *endpoints[1] = {&bulk};
         ckksd__v1__endpoint__init(&bulk);
-        bulk.address = text("inproc://fake-bulk");
+        bulk.address = s->bulk_address;
         bulk.has_bulk = 1, bulk.bulk = 1;
         metadata.n_endpoints = 1, metadata.endpoints = endpoints;
         r->payload = &metadata.base;
@@ -275,6 +279,7 @@ static void *serve(void *context) {
     while (nng_recvmsg(s->socket, &m, 0) == 0) {
         frame_view view;
         ProtobufCMessage *header = NULL;
+        pthread_mutex_lock(&s->lock);
         fake_reply r = {.has_status = s->mode != NO_STATUS};
         ckksd__v1__status__init(&r.status);
         r.status.has_code = 1;
@@ -290,7 +295,9 @@ static void *serve(void *context) {
         nng_msg *reply = encode(&r, is_infer ? s->mode : HONEST);
         message_free(header);
         nng_msg_free(m);
-        if (is_infer && (s->mode == SILENT || (s->mode == SILENT_ONCE && s->calls == 1))) {
+        const bool is_silent = is_infer && (s->mode == SILENT || (s->mode == SILENT_ONCE && s->calls == 1));
+        pthread_mutex_unlock(&s->lock);
+        if (is_silent) {
             nng_msg_free(reply);
             continue; /* a REP socket that receives again has given the first request up */
         }
@@ -309,15 +316,19 @@ static int set_up(void **state) {
     (void)state;
     ckks_error err = {0};
     model_fixture_init(&server.fixture);
+    pthread_mutex_init(&server.lock, NULL);
+    snprintf(server.address, sizeof server.address, "ipc:///tmp/ckks-rpc-%d.sock", (int)getpid());
+    snprintf(server.bulk_address, sizeof server.bulk_address, "ipc:///tmp/ckks-rpc-%d-bulk.sock",
+             (int)getpid());
     infer_words = malloc(2 * packing_poly_bytes(&server.fixture.params, 1, false, 1));
     if (nng_rep0_open(&server.socket) != 0 ||
         nng_pipe_notify(server.socket, NNG_PIPE_EV_REM_POST, pipe_gone, &server) != 0 ||
-        nng_listen(server.socket, "inproc://fake", NULL, 0) != 0 ||
-        nng_listen(server.socket, "inproc://fake-bulk", NULL, 0) != 0)
+        nng_listen(server.socket, server.address, NULL, 0) != 0 ||
+        nng_listen(server.socket, server.bulk_address, NULL, 0) != 0)
         return -1;
     pthread_create(&server.thread, NULL, serve, &server);
     const rpc_config config = {
-        .address = "inproc://fake", .token = "id.secret", .timeout_ms = 4000, .attempt_ms = 300};
+        .address = server.address, .token = "id.secret", .timeout_ms = 4000, .attempt_ms = 300};
     if (rpc_connect(&connection, &config, &err) != CKKS_OK) return -1;
     if (rpc_model(&model, connection, "identity", NULL, NULL, &err) != CKKS_OK) return -1;
     return client_secret_key_generate(&secret, &model->params, &err) == CKKS_OK ? 0 : -1;
@@ -334,19 +345,27 @@ static int tear_down(void **state) {
     return 0;
 }
 
+static void set_mode(lie mode) {
+    pthread_mutex_lock(&server.lock);
+    server.mode = mode, server.calls = 0;
+    pthread_mutex_unlock(&server.lock);
+}
+
 /* One inference with the server in `mode`; scores of the reply if it came that far. */
 static ckks_status infer(lie mode, uint32_t timeout_ms, double scores[2], rpc_timing *timing,
                          ckks_error *err) {
     const double elements[4] = {1.25, -3, 0, 0};
     const uint8_t key_set[32] = {1};
     client_ciphertexts in = {0}, out = {0};
-    server.mode = mode, server.calls = 0;
+    set_mode(mode);
     ckks_status rc = client_encrypt(&in, model, secret, NULL, elements, 1, err);
     if (rc == CKKS_OK) rc = rpc_infer(&out, connection, model, key_set, &in, timeout_ms, timing, err);
     if (rc == CKKS_OK) rc = client_decrypt(scores, model, secret, &out, 1, err);
     client_ciphertexts_fini(&in);
     client_ciphertexts_fini(&out);
+    pthread_mutex_lock(&server.lock); /* and see what the server thread has written */
     server.mode = HONEST;
+    pthread_mutex_unlock(&server.lock);
     return rc;
 }
 
@@ -468,9 +487,13 @@ static void a_model_that_lies_is_refused_over_the_wire_too(void **state) {
     (void)state;
     client_model *m = NULL;
     ckks_error err = {0};
+    pthread_mutex_lock(&server.lock);
     server.fixture.description.key_bytes++;
+    pthread_mutex_unlock(&server.lock);
     assert_int_equal(rpc_model(&m, connection, "identity", NULL, NULL, &err), CKKS_UNTRUSTED_SERVER);
+    pthread_mutex_lock(&server.lock);
     server.fixture.description.key_bytes--;
+    pthread_mutex_unlock(&server.lock);
     err = (ckks_error){0};
     assert_int_equal(rpc_model(&m, connection, "another", NULL, NULL, &err), CKKS_UNTRUSTED_SERVER);
     assert_null(m);
@@ -483,16 +506,25 @@ static void an_upload_sends_what_is_missing_and_no_more(void **state) {
     ckks_error err = {0};
     assert_int_equal(client_key_set_generate(&set, secret, model->keys, model->key_count, NULL, NULL, &err),
                      CKKS_OK);
+    pthread_mutex_lock(&server.lock);
     server.drop_first_parts = true; /* the first part is lost: it must be asked for and sent again */
+    pthread_mutex_unlock(&server.lock);
     assert_int_equal(rpc_register(connection, set, &was_there, NULL, NULL, &err), CKKS_OK);
     assert_false(was_there);
-    assert_int_equal(server.parts_seen, server.part_count + 1);
-    assert_int_equal(server.commit_count, 1);
-    assert_true(server.bytes_seen >= set->payload_bytes);
+    pthread_mutex_lock(&server.lock);
+    const uint32_t parts_seen = server.parts_seen, part_count = server.part_count,
+                   commits = server.commit_count;
+    const uint64_t bytes_seen = server.bytes_seen;
     server.parts_seen = 0; /* all parts are there now: a resumed upload goes straight to the commit */
+    pthread_mutex_unlock(&server.lock);
+    assert_int_equal(parts_seen, part_count + 1);
+    assert_int_equal(commits, 1);
+    assert_true(bytes_seen >= set->payload_bytes);
     assert_int_equal(rpc_register(connection, set, &was_there, NULL, NULL, &err), CKKS_OK);
+    pthread_mutex_lock(&server.lock);
     assert_int_equal(server.parts_seen, 0);
     assert_int_equal(server.commit_count, 2);
+    pthread_mutex_unlock(&server.lock);
     client_key_set_destroy(set);
 }
 
