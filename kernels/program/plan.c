@@ -360,6 +360,23 @@ static ckks_status expect_steps(walk *w, const plan_value *a, uint32_t count_max
     return expect_two(w, a);
 }
 
+/* Two steps of one Galois element would share a place in the transform's lists. */
+static ckks_status need_distinct_steps(walk *w, const int32_t *steps, uint32_t count, uint32_t level) {
+    ckks_status rc = CKKS_OK;
+    bool *seen = calloc(w->n, sizeof *seen);
+    if (!seen) return ckks_error_set(w->err, CKKS_RESOURCE_EXHAUSTED, "transform", "no memory for its steps");
+    for (uint32_t i = 0; rc == CKKS_OK && i < count; i++) {
+        if ((rc = need_step(w, steps[i], level)) != CKKS_OK) break;
+        bool *element = &seen[galois_element_rotate(w->p->params->log_n, steps[i]) / 2];
+        if (*element)
+            rc = refuse(w, CKKS_MALFORMED, "step %" PRId32 " rotates as another step of the transform does",
+                        steps[i]);
+        *element = true;
+    }
+    free(seen);
+    return rc;
+}
+
 static ckks_status expect_transform(walk *w, plan_value *out, const plan_value *a) {
     ckks_status rc;
     const plan_operation *op = current(w);
@@ -372,10 +389,8 @@ static ckks_status expect_transform(walk *w, plan_value *out, const plan_value *
                       op->transform, first->level, op->a, a->level);
     if ((rc = expect_two(w, a)) != CKKS_OK) return rc;
     if ((rc = need_key_switching(w)) != CKKS_OK) return rc;
-    for (uint32_t i = 0; i < t->baby_count; i++)
-        if ((rc = need_step(w, t->baby_steps[i], a->level)) != CKKS_OK) return rc;
-    for (uint32_t i = 0; i < t->giant_count; i++)
-        if ((rc = need_step(w, t->giant_steps[i], a->level)) != CKKS_OK) return rc;
+    if ((rc = need_distinct_steps(w, t->baby_steps, t->baby_count, a->level)) != CKKS_OK) return rc;
+    if ((rc = need_distinct_steps(w, t->giant_steps, t->giant_count, a->level)) != CKKS_OK) return rc;
     out->scale = a->scale * first->scale;
     return op->with_rescale ? drop_prime(w, out) : CKKS_OK;
 }

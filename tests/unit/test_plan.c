@@ -131,6 +131,15 @@ static void term_baby_out_of_range(plan_fixture *f) {
 static void term_plain_out_of_range(plan_fixture *f) {
     ((plan_transform_term *)(uintptr_t)f->transforms[0].terms)[1].plain = f->plan.plain_count;
 }
+static void baby_step_twice(plan_fixture *f) {
+    int32_t *steps = (int32_t *)(uintptr_t)f->transforms[0].baby_steps;
+    steps[2] = steps[1];
+}
+/* another number, the same rotation */
+static void giant_step_of_the_same_element(plan_fixture *f) {
+    int32_t *steps = (int32_t *)(uintptr_t)f->transforms[0].giant_steps;
+    steps[0] = steps[1] - (int32_t)(1u << (f->plan.params->log_n - 1));
+}
 static void diagonal_of_another_scale(plan_fixture *f) {
     f->plains[2].scale *= 2;
 }
@@ -249,6 +258,8 @@ static void each_broken_plan_is_refused_by_name(void **state) {
         {term_giant_out_of_range, CKKS_MALFORMED, "transform 0"},
         {term_baby_out_of_range, CKKS_MALFORMED, "transform 0"},
         {term_plain_out_of_range, CKKS_MALFORMED, "transform 0"},
+        {baby_step_twice, CKKS_MALFORMED, "operation 0 (LINEAR_TRANSFORM, test)"},
+        {giant_step_of_the_same_element, CKKS_MALFORMED, "operation 0 (LINEAR_TRANSFORM, test)"},
         {diagonal_of_another_scale, CKKS_SIGNATURE_MISMATCH, "transform 0"},
         {diagonal_without_p, CKKS_SIGNATURE_MISMATCH, "transform 0"},
         {step_beyond_the_slots, CKKS_MALFORMED, "operation 5 (ROTATE, test)"},
