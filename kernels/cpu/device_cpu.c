@@ -2,6 +2,7 @@
  * The CPU as a device: memory is the process's own, tables are the context itself, kernels are C functions.
  */
 #include "kernels/cpu/device_cpu.h"
+#include "kernels/cpu/memory_limit.h"
 
 #include <omp.h>
 #include <sodium.h>
@@ -105,8 +106,10 @@ ckks_status device_cpu_open(backend_device *out, const device_config *config, ck
         return rc;
     }
     dev->threads = config->threads ? config->threads : (uint32_t)omp_get_num_procs();
+    const uint64_t installed = (uint64_t)pages * (uint64_t)page_bytes;
+    const uint64_t limit = memory_limit_of_groups("/proc/self/cgroup", "/sys/fs/cgroup");
     *out = (backend_device){
-        .backend = &backend, .self = dev, .bytes_total = (uint64_t)pages * (uint64_t)page_bytes};
+        .backend = &backend, .self = dev, .bytes_total = limit < installed ? limit : installed};
     snprintf(out->description, sizeof out->description, "CPU, %u thread%s, %s", dev->threads,
              dev->threads == 1 ? "" : "s", cpu_isa_name(isa_in_use(dev->isa)));
     return CKKS_OK;
