@@ -49,7 +49,8 @@ static double real(struct argp_state *state, const char *text, double max, const
 static uint32_t integer(struct argp_state *state, const char *text, double min, double max,
                         const char *name) {
     const double value = real(state, text, max, name);
-    if (value < min || value != (double)(uint32_t)value) argp_error(state, "--%s takes a whole number", name);
+    if (value < min || value != (double)(uint32_t)value)
+        argp_error(state, "--%s takes a whole number, %g to %g", name, min, max);
     return (uint32_t)value;
 }
 
@@ -72,7 +73,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->label_column = argument;
         return 0;
     case OPTION_SECURITY:
-        a->options.security_bits = integer(state, argument, 128, 256, "security");
+        a->options.security_bits = integer(state, argument, 0, 1000, "security");
+        if (a->options.security_bits != 128 && a->options.security_bits != 192 &&
+            a->options.security_bits != 256)
+            argp_error(state, "--security takes 128, 192 or 256");
         return 0;
     case OPTION_LOG_N:
         a->options.log_n = integer(state, argument, CKKS_LOG_N_MIN, CKKS_LOG_N_MAX, "log-n");

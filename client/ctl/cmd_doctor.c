@@ -138,7 +138,8 @@ static void check_keys(doctor *d) {
         free(image);
     }
     globfree(&found);
-    snprintf(text, sizeof text, "%zu secret keys, %u with a passphrase", count, sealed);
+    snprintf(text, sizeof text, "%zu secret key%s, %u with a passphrase", count, count == 1 ? "" : "s",
+             sealed);
     if (open_count)
         line(d, BAD, "keys", "a secret key may be read by others", "chmod 600 the .secret files");
     else if (!count)

@@ -169,7 +169,7 @@ int command_encrypt(int argc, char **argv) {
         json_close_object(&j);
         json_end(&j);
     } else if (rc == CKKS_OK) {
-        ctl_note(&a.common, "%llu files written", (unsigned long long)files);
+        ctl_note(&a.common, "%llu file%s written", (unsigned long long)files, files == 1 ? "" : "s");
     }
     client_secret_key_destroy(e.secret);
     client_public_key_destroy(e.public);
@@ -236,7 +236,7 @@ static void print_prediction(json_writer *j, const ctl_options *o, const char *p
     }
     printf("%s", path);
     if (p->has_label) printf("\t%s", p->label);
-    for (uint32_t k = 0; k < p->value_count; k++) printf(step > 0 ? "\t%.10g" : "\t%.17g", p->values[k]);
+    for (uint32_t k = 0; k < p->value_count; k++) ctl_print_value(p->values[k], step);
     printf("%s\n", is_plausible ? "" : "\t(outside of what this model produces)");
 }
 

@@ -80,6 +80,12 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!a->action || strcmp(a->action, "add") != 0) argp_error(state, "the action is \"add\"");
         if (!a->tenant) argp_error(state, "for whom? --tenant NAME");
+        if (!token_name_is_valid(a->tenant) || (a->id && !token_name_is_valid(a->id)))
+            argp_error(state, "--tenant and --id take 1 to %u letters, digits, '-' or '_'", TOKEN_NAME_MAX);
+        ckks_error scope_error = {0};
+        uint32_t scopes;
+        if (a->scopes && token_scopes_parse(&scopes, a->scopes, &scope_error) != CKKS_OK)
+            argp_error(state, "--scopes: %s", scope_error.message);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

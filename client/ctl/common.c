@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define TOKEN_NAME_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+
 enum {
     OPTION_PROFILE = CTL_COMMON_FIRST,
     OPTION_SERVER,
@@ -97,6 +99,14 @@ ckks_status ctl_resolve(ctl_options *options, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* NAME.64 hexadecimal digits. Anything else stays here: it may be the first line of a wrong file. */
+static bool looks_like_token(const char *text) {
+    const char *dot = strchr(text, '.');
+    if (!dot || dot == text || strlen(dot + 1) != 64) return false;
+    return strspn(text, TOKEN_NAME_LETTERS) == (size_t)(dot - text) &&
+           strspn(dot + 1, "0123456789abcdefABCDEF") == 64;
+}
+
 /* first line of the token file, in `token`, wiped by the caller */
 static ckks_status read_token(char token[RPC_TOKEN_MAX + 1], const char *path, ckks_error *err) {
     ckks_status rc;
@@ -105,11 +115,13 @@ static ckks_status read_token(char token[RPC_TOKEN_MAX + 1], const char *path, c
     if ((rc = file_read(&bytes, &size, path, 65536, err)) != CKKS_OK) return rc;
     size_t length = 0;
     while (length < size && bytes[length] != '\n' && bytes[length] != '\r') length++;
-    if (length == 0 || length > RPC_TOKEN_MAX) {
-        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "token-file", "%s: its first line is no token", path);
-    } else {
+    if (length > 0 && length <= RPC_TOKEN_MAX) {
         memcpy(token, bytes, length);
         token[length] = 0;
+    }
+    if (!looks_like_token(token)) {
+        sodium_memzero(token, RPC_TOKEN_MAX + 1);
+        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "token-file", "%s: its first line is no token", path);
     }
     sodium_memzero(bytes, size);
     free(bytes);

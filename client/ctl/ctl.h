@@ -89,6 +89,9 @@ void ctl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* ctl_bytes: "217,088 bytes" or "12.3 MiB". Returns text. */
 char *ctl_bytes(char text[32], uint64_t bytes);
 
+/* ctl_print_value prints a tab and the value with the decimals of `step`, all of them if it is 0. */
+void ctl_print_value(double value, double step);
+
 typedef struct ctl_bar {
     const char *what;
     bool is_on, is_bytes;

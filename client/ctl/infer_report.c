@@ -136,29 +136,14 @@ ckks_status infer_account(infer_figures *out, const infer_job *job, const clear_
 
 /* ---- for people ---- */
 
-/* decimals that the rounding leaves */
-static int decimals(double step) {
-    if (!(step > 0)) return 17;
-    const int d = (int)ceil(-log10(step) - 1e-9);
-    return d < 0 ? 0 : d;
-}
-
 void infer_print_rows(const infer_job *job) {
-    const client_model *m = job->model;
-    const int places = decimals(job->step);
     for (uint64_t i = 0; i < job->data->count; i++) {
         const client_prediction *p = &job->results[i].prediction;
         printf("%llu", (unsigned long long)i + 1);
         if (p->has_label) printf("\t%s", p->label);
-        for (uint32_t k = 0; k < p->value_count; k++) {
-            if (job->step > 0)
-                printf("\t%.*f", places, p->values[k]);
-            else
-                printf("\t%.17g", p->values[k]);
-        }
+        for (uint32_t k = 0; k < p->value_count; k++) ctl_print_value(p->values[k], job->step);
         printf("%s\n", job->results[i].is_plausible ? "" : "\t(outside of what this model produces)");
     }
-    (void)m;
 }
 
 static double percent(uint64_t part, uint64_t whole) {

@@ -113,6 +113,14 @@ char *ctl_bytes(char text[32], uint64_t bytes) {
 
 /* ---- progress ---- */
 
+void ctl_print_value(double value, double step) {
+    const int decimals = step > 0 ? (int)ceil(-log10(step) - 1e-9) : 0;
+    if (step > 0)
+        printf("\t%.*f", decimals < 0 ? 0 : decimals, value);
+    else
+        printf("\t%.17g", value);
+}
+
 void ctl_bar_begin(ctl_bar *bar, const ctl_options *options, const char *what, bool is_bytes) {
     *bar = (ctl_bar){.what = what, .is_bytes = is_bytes};
     bar->is_on = isatty(STDERR_FILENO) && !options->quiet && !options->json;

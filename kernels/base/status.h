@@ -87,7 +87,7 @@ typedef enum rpc_code {
     X(CKKS_UNAVAILABLE, RPC_UNAVAILABLE, "", true, "unavailable")                                            \
     X(CKKS_DEVICE_ERROR, RPC_UNAVAILABLE, "", true, "device error")                                          \
     X(CKKS_AUTH, RPC_UNAUTHENTICATED, "AUTH", false, "token is missing, unknown or wrong")                   \
-    X(CKKS_PERMISSION_DENIED, RPC_PERMISSION_DENIED, "AUTH", false, "not allowed for this token or socket")  \
+    X(CKKS_PERMISSION_DENIED, RPC_PERMISSION_DENIED, "AUTH", false, "not permitted")                         \
     X(CKKS_REQUEST_ID_REUSED, RPC_ALREADY_EXISTS, "REQUEST_ID_REUSED", false,                                \
       "request id was used with another body")                                                               \
     X(CKKS_UNIMPLEMENTED, RPC_UNIMPLEMENTED, "", false, "unknown method")                                    \
