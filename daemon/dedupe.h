@@ -46,7 +46,7 @@ ckks_status dedupe_enter(dedupe *d, dedupe_entry **out, bool *is_new, const char
                          uint64_t now_ns, ckks_error *err);
 /* dedupe_find: NULL if unknown. */
 dedupe_entry *dedupe_find(dedupe *d, const char *tenant, const uint8_t id[DEDUPE_ID_BYTES], uint64_t now_ns);
-/* dedupe_finish keeps a reference to `reply` for later retries, as budgets allow. */
+/* dedupe_finish keeps a copy of `reply` for later retries, as budgets allow. */
 void dedupe_finish(dedupe *d, dedupe_entry *entry, nng_msg *reply, uint64_t now_ns);
 /* dedupe_forget: the request ended without an evaluation; a retry may run. */
 void dedupe_forget(dedupe *d, dedupe_entry *entry);

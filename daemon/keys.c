@@ -125,6 +125,10 @@ void keys_submit(server *s, key_job *job) {
     next_job(s);
 }
 
+uint32_t keys_waiting(const server *s) {
+    return list_count(&s->keys.jobs);
+}
+
 bool keys_are_idle(const server *s) {
     return !s->keys.is_writing && list_is_empty(&s->keys.jobs) && s->keys.loads_running == 0;
 }

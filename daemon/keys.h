@@ -11,7 +11,8 @@
 #include "daemon/keystore.h"
 #include "daemon/loop.h"
 
-#define KEYS_BUCKETS 256u
+#define KEYS_BUCKETS  256u
+#define KEYS_JOBS_MAX 128u
 
 struct server;
 struct inference;
@@ -89,6 +90,10 @@ ckks_status keys_acquire(struct server *s, struct inference *inf, bool *is_ready
 void keys_let_go(struct server *s, struct inference *inf);
 
 void keys_submit(struct server *s, key_job *job);
+/* keys_waiting: jobs that wait for the writer. A call outlives its connection, so that contexts alone do not
+ * bound how many messages (up to 16 MiB each) peers that come and go can leave here: handlers refuse at
+ * KEYS_JOBS_MAX. */
+uint32_t keys_waiting(const struct server *s);
 /* Is the pool at work for us? */
 bool keys_are_idle(const struct server *s);
 /* Every minute or so: notes uses in the catalogue, expires uploads. */

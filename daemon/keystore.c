@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 ckks_status keystore_open(keystore **out, const char *folder, const keystore_limits *limits,
@@ -174,9 +175,32 @@ static ckks_status drop_row(keystore *ks, const char *tenant, const uint8_t *id,
     return rc == CKKS_OK ? sql_step_done(ks, statement, err) : rc;
 }
 
+/* A payload goes when no row names it any more. */
+static ckks_status drop_payload(keystore *ks, const uint8_t *id, ckks_error *err) {
+    bool is_named = true;
+    char path[KEYSTORE_PATH_SIZE];
+    const ckks_status rc = catalogue_names_payload(ks, id, &is_named, err);
+    if (rc == CKKS_OK && !is_named) (void)unlink(payload_path(ks, path, id));
+    return rc;
+}
+
+/* A committed row whose file went (or shrank) under us is as good as evicted: it can be uploaded again. */
+static void look_for_payload(const keystore *ks, keystore_record *record) {
+    struct stat st;
+    char path[KEYSTORE_PATH_SIZE];
+    if (record->state != KEYSTORE_COMMITTED) return;
+    if (stat(payload_path(ks, path, record->id), &st) == 0 && (uint64_t)st.st_size == record->payload_bytes)
+        return;
+    (void)unlink(path);
+    record->state = KEYSTORE_EVICTED;
+}
+
+/* After a commit that failed: the payload's name too, since nobody knows whether its folder was synced. */
 static void drop_upload(keystore *ks, const char *tenant, const uint8_t *id) {
     char path[KEYSTORE_PATH_SIZE];
-    if (drop_row(ks, tenant, id, NULL) == CKKS_OK) (void)unlink(staging_path(ks, path, tenant, id));
+    if (drop_row(ks, tenant, id, NULL) != CKKS_OK) return;
+    (void)unlink(staging_path(ks, path, tenant, id));
+    (void)drop_payload(ks, id, NULL);
 }
 
 static ckks_status list_missing(keystore *ks, const char *tenant, const uint8_t *id, uint32_t parts,
@@ -220,6 +244,7 @@ ckks_status keystore_begin(keystore *ks, const char *tenant, const token_quota *
     if ((rc = check_parts(request, &view, err)) != CKKS_OK) goto out;
     memcpy(id, view.id, KEY_SET_ID_BYTES);
     rc = catalogue_record(ks, &record, tenant, id, &unknown);
+    if (rc == CKKS_OK) look_for_payload(ks, &record);
     if (rc == CKKS_OK && record.state == KEYSTORE_COMMITTED) {
         *state = KEYSTORE_COMMITTED;
         goto out;
@@ -369,6 +394,7 @@ ckks_status keystore_commit(keystore *ks, const char *tenant, const uint8_t id[K
     keystore_missing missing;
     char path[KEYSTORE_PATH_SIZE];
     if ((rc = catalogue_record(ks, record, tenant, id, err)) != CKKS_OK) return rc;
+    look_for_payload(ks, record);
     if (record->state == KEYSTORE_COMMITTED) return CKKS_OK; /* idempotent */
     if ((rc = find_upload(ks, &u, tenant, id, 0, err)) != CKKS_OK) goto out;
     if ((rc = list_missing(ks, tenant, id, u.parts, &missing, err)) != CKKS_OK) goto out;
@@ -405,6 +431,7 @@ ckks_status keystore_status(keystore *ks, const char *tenant, const uint8_t id[K
     ckks_status rc = catalogue_record(ks, &record, tenant, id, &unknown);
     if (rc == CKKS_KEY_UNKNOWN) return CKKS_OK;
     if (rc != CKKS_OK) return ckks_error_set(err, rc, unknown.field, "%s", unknown.message);
+    look_for_payload(ks, &record);
     *state = record.state;
     *bytes = record.payload_bytes;
     if (record.state == KEYSTORE_UPLOADING) {
@@ -414,15 +441,6 @@ ckks_status keystore_status(keystore *ks, const char *tenant, const uint8_t id[K
             rc = list_missing(ks, tenant, id, u.parts, missing, err);
     }
     keystore_record_fini(&record);
-    return rc;
-}
-
-/* A payload goes when no row names it any more. */
-static ckks_status drop_payload(keystore *ks, const uint8_t *id, ckks_error *err) {
-    bool is_named = true;
-    char path[KEYSTORE_PATH_SIZE];
-    const ckks_status rc = catalogue_names_payload(ks, id, &is_named, err);
-    if (rc == CKKS_OK && !is_named) (void)unlink(payload_path(ks, path, id));
     return rc;
 }
 

@@ -21,6 +21,9 @@ static const char schema[] = "CREATE TABLE key_sets ("
                              "PRAGMA user_version = 1;";
 
 ckks_status sql_fail(keystore *ks, const char *what, ckks_error *err) {
+    if (sqlite3_errcode(ks->db) == SQLITE_BUSY)
+        return ckks_error_set(err, CKKS_IO, "data", "%s is in use by another ckksd: one daemon a data folder",
+                              ks->folder);
     return ckks_error_set(err, CKKS_IO, "catalogue", "%s: %s", what, sqlite3_errmsg(ks->db));
 }
 

@@ -1,9 +1,12 @@
 #include "daemon/logging.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#define WRITE_WAIT_MS 20 /* for a reader that is merely slow */
 
 static bool is_terminal;
 
@@ -23,7 +26,11 @@ static void sink(void *context, log_level level, const char *line) {
     }
     if (n <= 0) return;
     const size_t size = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    /* one write, so that lines of threads do not mix; a full pipe loses a line rather than stopping us */
+    /* a reader that does not read loses lines rather than stopping us: less than PIPE_BUF fits where there is
+     * room */
+    struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&room, 1, WRITE_WAIT_MS) != 1) return;
+    /* one write, so that lines of threads do not mix */
     ssize_t ignored = write(STDERR_FILENO, text, size);
     (void)ignored;
 }

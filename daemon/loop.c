@@ -1,5 +1,9 @@
 #include "daemon/loop.h"
 
+/* Under a steady stream the queue is never empty: deadlines and the watchdog must get their turn all the
+ * same. */
+#define EVENTS_PER_WAKE 256u
+
 static void on_wake(uv_async_t *handle) {
     loop_drain(handle->data);
 }
@@ -32,7 +36,7 @@ void loop_post(loop *l, loop_event *event) {
 }
 
 void loop_drain(loop *l) {
-    for (;;) {
+    for (uint32_t i = 0; i < EVENTS_PER_WAKE; i++) {
         loop_event *event = NULL;
         pthread_mutex_lock(&l->lock);
         if (!list_is_empty(&l->queue)) {
@@ -44,6 +48,7 @@ void loop_drain(loop *l) {
         if (!event) return;
         event->run(event);
     }
+    uv_async_send(&l->wake); /* there may be more: after the timers had their turn */
 }
 
 void loop_run(loop *l) {

@@ -1,6 +1,6 @@
 /*
  * The loop thread: every decision is made here, nothing here blocks. Other threads hand over events; wake-ups
- * coalesce, so each wake drains the whole queue.
+ * coalesce, so each wake drains the queue; after a bounded number of events timers get their turn.
  */
 #ifndef CKKSD_LOOP_H
 #define CKKSD_LOOP_H
@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <uv.h>
 
-/* Embedded in what it is about; posted by one thread at a time, owned by the queue until `run` is called on
+/* Embedded in what it is about; owned by the queue until `run` is called on
  * the loop thread. Zero-initialise, set run. Posting an event that waits already does nothing. */
 typedef struct loop_event {
     list_node link;
@@ -56,7 +56,8 @@ void loop_post(loop *l, loop_event *event);
 /* loop_run returns after loop_stop (loop thread). Events queued at the time of the stop stay queued. */
 void loop_run(loop *l);
 void loop_stop(loop *l);
-/* loop_close_queue: no later event runs; loop_drain runs what waits now. Loop thread. */
+/* loop_drain runs events, a bounded number a wake so that timers get their turn; loop_close_queue: no later
+ * event runs. Loop thread. */
 void loop_drain(loop *l);
 void loop_close_queue(loop *l);
 /* loop_fini closes all handles that are left and frees the loop. Accepts zeroed. */

@@ -74,6 +74,7 @@ int main(int argc, char **argv) {
      */
     const bool is_set = mallopt(M_ARENA_MAX, 1) && mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_MAX) &&
                         mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    argp_err_exit_status = EXIT_CONFIG;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     signal(SIGHUP, SIG_IGN); /* a reload that comes before the loop listens must not end us */
     config *c = calloc(1, sizeof *c);

@@ -283,14 +283,14 @@ static model *find_newest(const server *s, const char *name, bool must_be_ready)
 
 ckks_status models_find(server *s, model **out, const char *name, const char *version, bool any_state,
                         ckks_error *err) {
-    char quoted[160];
+    char quoted[160], version_quoted[80];
     const bool is_exact = version && version[0];
     model *m = is_exact ? find_exact(s, name, version) : find_newest(s, name, true);
     if (!m && !is_exact) m = find_newest(s, name, false);
     if (!m)
-        return ckks_error_set(err, CKKS_NOT_FOUND, "model", "there is no model %s%s%.64s",
-                              log_quote(quoted, sizeof quoted, name), is_exact ? "/" : "",
-                              is_exact ? "(that version)" : "");
+        return ckks_error_set(err, CKKS_NOT_FOUND, "model", "there is no model %s%s%s",
+                              log_quote(quoted, sizeof quoted, name), is_exact ? " of version " : "",
+                              is_exact ? log_quote(version_quoted, sizeof version_quoted, version) : "");
     *out = m;
     if (m->state == MODEL_READY || any_state) return CKKS_OK;
     if (m->state == MODEL_RETIRING || m->state == MODEL_RETIRED)

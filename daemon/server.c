@@ -275,6 +275,13 @@ static void on_linger(uv_timer_t *timer) {
     begin_refusing(timer->data);
 }
 
+void server_hurry(server *s) {
+    s->drain_timeout_ns = 0;
+    if (s->phase != SERVER_LINGERING) return; /* the tick sees it */
+    uv_timer_stop(&s->linger);
+    begin_refusing(s);
+}
+
 void server_drain(server *s, uint64_t timeout_ms) {
     if (s->phase >= SERVER_LINGERING) return;
     const bool was_ready = s->phase == SERVER_READY;

@@ -73,6 +73,8 @@ void server_quarantine(server *s, slot *where, const char *why);
 bool server_has_other_slot(const server *s, const slot *than);
 
 void server_drain(server *s, uint64_t timeout_ms);
+/* server_hurry: a drain that has begun waits for nothing any more. */
+void server_hurry(server *s);
 void server_reload(server *s);
 
 /* server_print_memory logs the budget: slots, weights, keys, queues, and what the device has. */

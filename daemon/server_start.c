@@ -104,8 +104,8 @@ static void on_signal(uv_signal_t *handle, int number) {
     server *s = handle->data;
     if (number == SIGHUP)
         server_reload(s);
-    else if (s->phase >= SERVER_DRAINING) /* asked twice: do not wait any longer */
-        s->drain_timeout_ns = 0;
+    else if (s->phase >= SERVER_LINGERING) /* asked twice: do not wait any longer */
+        server_hurry(s);
     else
         server_drain(s, s->config.drain_timeout_ms);
 }

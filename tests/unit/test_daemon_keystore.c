@@ -326,6 +326,20 @@ static void a_start_removes_files_that_no_row_names_and_reports_lost_ones(void *
     assert_int_equal(look("acme"), KEYSTORE_COMMITTED);
 }
 
+static void a_set_whose_file_vanishes_while_running_can_be_uploaded_again(void **state) {
+    (void)state;
+    char path[256], hex[65];
+    struct stat st;
+    upload("acme");
+    snprintf(path, sizeof path, "%s/payload/%s", folder, hex_encode(hex, keys.id, 32));
+    assert_int_equal(truncate(path, 16), 0);
+    assert_int_equal(look("acme"), KEYSTORE_EVICTED);
+    upload("acme");
+    assert_int_equal(look("acme"), KEYSTORE_COMMITTED);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size > 16);
+}
+
 static void a_second_daemon_on_the_same_folder_is_refused(void **state) {
     (void)state;
     keystore *second = NULL;
@@ -409,6 +423,7 @@ int main(void) {
         T(a_payload_with_another_digest_or_a_residue_out_of_range_is_dropped),
         T(unfinished_uploads_expire),
         T(a_start_removes_files_that_no_row_names_and_reports_lost_ones),
+        T(a_set_whose_file_vanishes_while_running_can_be_uploaded_again),
         T(a_second_daemon_on_the_same_folder_is_refused),
         T(a_catalogue_of_a_later_version_is_refused_by_name),
         T(kill_minus_nine_at_any_step_leaves_an_upload_or_a_committed_set),
