@@ -14,6 +14,8 @@ limit=${TEST_TIMEOUT_S:-180}
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
 export B CKKSD_BUILD=$B
+# teams that wait do not spin: tests share the machine
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 if [ "$sanitizer" = thread ]; then
     archer=$(ls /usr/lib/llvm-14/lib/libarcher.so 2>/dev/null)
     export TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=0 exitcode=66 suppressions=$PWD/tests/tsan/suppressions.txt"

@@ -101,6 +101,12 @@ void cpu_matrix_product_avx512(const void *arguments);
 
 /* ---- what kernels share ---- */
 
+/* Waking a team costs some microseconds: launches of fewer words stay on their thread. Light: additions and
+ * products position by position; heavy: transforms and sums of many products. Limbs are handed out as threads
+ * come for them, so that a thread that the system takes away holds up one limb, not half a launch. */
+#define TEAM_WORDS_LIGHT ((size_t)1 << 16)
+#define TEAM_WORDS_HEAVY ((size_t)1 << 14)
+
 static inline const ntt_table *tables_ntt(const device_tables *tables, kernel_basis basis, uint32_t limb) {
     const ckks_context *context = device_tables_context(tables);
     return context_ntt(context, basis_prime(basis, limb, context_params(context)->q_count));

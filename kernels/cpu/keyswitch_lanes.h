@@ -86,13 +86,15 @@ void ISA(cpu_mod_up)(const void *arguments) {
     const size_t a_batch = (size_t)args->a_batch_stride * n;
     double *scratch = (double *)(void *)args->scratch;
 
-#pragma omp parallel for collapse(2) schedule(static) if (args->batch_count * limbs > 1)
+#pragma omp parallel for collapse(2)                                                                         \
+    schedule(dynamic) if ((size_t)args->batch_count * limbs * n >= TEAM_WORDS_HEAVY)
     for (uint32_t b = 0; b < args->batch_count; b++)
         for (uint32_t i = 0; i < limbs; i++)
             source_limb(scratch + ((size_t)b * limbs + i) * n, poly_limb(&args->a, 0, i, n) + b * a_batch,
                         context_mod_up(context, level, i / digit_size), i % digit_size, context);
 
-#pragma omp parallel for collapse(3) schedule(static)
+#pragma omp parallel for collapse(3)                                                                         \
+    schedule(dynamic) if ((size_t)args->batch_count * digits * limbs_out * n >= TEAM_WORDS_HEAVY)
     for (uint32_t b = 0; b < args->batch_count; b++)
         for (uint32_t d = 0; d < digits; d++)
             for (uint32_t j = 0; j < limbs_out; j++) {
@@ -217,7 +219,8 @@ void ISA(cpu_key_product)(const void *arguments) {
     };
     const uint32_t limbs = shape.q_limbs + shape.p_limbs;
     lanes_turns_fill(&shape.turns);
-#pragma omp parallel for collapse(2) schedule(static)
+#pragma omp parallel for collapse(2)                                                                         \
+    schedule(dynamic) if ((size_t)args->out_count * limbs * shape.n >= TEAM_WORDS_HEAVY)
     for (uint32_t t = 0; t < args->out_count; t++)
         for (uint32_t j = 0; j < limbs; j++) product_out(&shape, t, j);
 }
@@ -314,11 +317,14 @@ void ISA(cpu_mod_down)(const void *arguments) {
     };
     const uint32_t limbs_out = level + (args->with_rescale ? 0 : 1);
     lanes_turns_fill(&shape.turns);
-#pragma omp parallel for collapse(3) schedule(static)
+#pragma omp parallel for collapse(3) schedule(dynamic) if ((size_t)args->batch_count * shape.components *    \
+                                                               shape.conversion->source_count * shape.n >=   \
+                                                           TEAM_WORDS_HEAVY)
     for (uint32_t b = 0; b < args->batch_count; b++)
         for (uint32_t c = 0; c < shape.components; c++)
             for (uint32_t i = 0; i < shape.conversion->source_count; i++) down_source(&shape, b, c, i);
-#pragma omp parallel for collapse(3) schedule(static)
+#pragma omp parallel for collapse(3) schedule(                                                               \
+    dynamic) if ((size_t)args->batch_count * shape.components * limbs_out * shape.n >= TEAM_WORDS_HEAVY)
     for (uint32_t b = 0; b < args->batch_count; b++)
         for (uint32_t c = 0; c < shape.components; c++)
             for (uint32_t j = 0; j < limbs_out; j++) down_limb(&shape, b, c, j);
@@ -331,10 +337,10 @@ void ISA(cpu_rescale)(const void *arguments) {
     const uint32_t level = args->a.basis.q_count - 1, components = args->a.component_count;
     const base_conversion *conversion = context_rescale(context, level);
     double *scratch = (double *)(void *)args->scratch;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(dynamic) if ((size_t)components * n >= TEAM_WORDS_HEAVY)
     for (uint32_t c = 0; c < components; c++)
         source_limb(scratch + (size_t)c * n, poly_limb(&args->a, c, level, n), conversion, 0, context);
-#pragma omp parallel for collapse(2) schedule(static)
+#pragma omp parallel for collapse(2) schedule(dynamic) if ((size_t)components * level * n >= TEAM_WORDS_HEAVY)
     for (uint32_t c = 0; c < components; c++)
         for (uint32_t j = 0; j < level; j++) {
             const forward_store store = {poly_limb(&args->a, c, j, n), conversion->product_inverse[j]};

@@ -56,7 +56,8 @@ void ISA(cpu_diagonal_sum)(const void *arguments) {
     const ckks_context *context = device_tables_context(args->tables);
     const uint32_t n = params_n(context_params(context)), limbs = basis_limb_count(args->basis);
     const uint32_t components = args->component_count;
-#pragma omp parallel for collapse(2) schedule(static)
+#pragma omp parallel for collapse(2)                                                                         \
+    schedule(dynamic, 4) if ((size_t)args->item_count * limbs * n >= TEAM_WORDS_HEAVY)
     for (uint32_t j = 0; j < limbs; j++)
         for (uint32_t block = 0; block < n / PERMUTE_BLOCK; block++) {
             const linear_block b = linear_block_of(context, args->basis, j, n, block);
@@ -122,7 +123,8 @@ void ISA(cpu_matrix_product)(const void *arguments) {
     const kernel_matrix_product_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
     const uint32_t n = params_n(context_params(context)), limbs = basis_limb_count(args->basis);
-#pragma omp parallel for collapse(3) schedule(static)
+#pragma omp parallel for collapse(3)                                                                         \
+    schedule(dynamic, 4) if ((size_t)args->column_count * limbs * n >= TEAM_WORDS_HEAVY)
     for (uint32_t c = 0; c < args->component_count; c++)
         for (uint32_t j = 0; j < limbs; j++)
             for (uint32_t block = 0; block < n / PERMUTE_BLOCK; block++) {
@@ -159,7 +161,8 @@ void ISA(cpu_permute_sum)(const void *arguments) {
     const uint32_t log_n = context_params(context)->log_n, limbs = basis_limb_count(args->out.basis);
     lanes_turns turns;
     lanes_turns_fill(&turns);
-#pragma omp parallel for collapse(2) schedule(static)
+#pragma omp parallel for collapse(2)                                                                         \
+    schedule(dynamic, 16) if (((size_t)args->item_count * limbs << log_n) >= TEAM_WORDS_LIGHT)
     for (uint32_t j = 0; j < limbs; j++)
         for (uint32_t block = 0; block < (1u << log_n) / PERMUTE_BLOCK; block++)
             permute_sum_block(args, &turns, limb_modulus(context, args->out.basis, j), log_n, j, block);
@@ -182,7 +185,7 @@ void ISA(cpu_automorphism)(const void *arguments) {
     const uint32_t components = args->out.component_count;
     lanes_turns turns;
     lanes_turns_fill(&turns);
-#pragma omp parallel for collapse(2) schedule(static)
+#pragma omp parallel for collapse(2) schedule(dynamic) if ((size_t)components * limbs * n >= TEAM_WORDS_LIGHT)
     for (uint32_t c = 0; c < components; c++)
         for (uint32_t i = 0; i < limbs; i++)
             permute_limb(poly_limb(&args->out, c, i, n),

@@ -46,7 +46,7 @@ static void multiply_block(uint64_t *out, const uint64_t *a, const uint64_t *b, 
 void ISA(cpu_negate)(const void *arguments) {
     const kernel_unary_args *args = arguments;
     const uint32_t count = piece_count(args->tables, args->out.basis);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (count * (size_t)BLOCK >= TEAM_WORDS_LIGHT)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         for (uint32_t c = 0; c < args->out.component_count; c++)
@@ -57,7 +57,7 @@ void ISA(cpu_negate)(const void *arguments) {
 void ISA(cpu_add)(const void *arguments) {
     const kernel_binary_args *args = arguments;
     const uint32_t count = piece_count(args->tables, args->out.basis);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (count * (size_t)BLOCK >= TEAM_WORDS_LIGHT)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         for (uint32_t c = 0; c < args->out.component_count; c++) {
@@ -75,7 +75,7 @@ void ISA(cpu_add)(const void *arguments) {
 void ISA(cpu_subtract)(const void *arguments) {
     const kernel_binary_args *args = arguments;
     const uint32_t count = piece_count(args->tables, args->out.basis);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (count * (size_t)BLOCK >= TEAM_WORDS_LIGHT)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         for (uint32_t c = 0; c < args->out.component_count; c++) {
@@ -95,7 +95,7 @@ void ISA(cpu_subtract)(const void *arguments) {
 void ISA(cpu_add_plain)(const void *arguments) {
     const kernel_binary_args *args = arguments;
     const uint32_t count = piece_count(args->tables, args->out.basis);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (count * (size_t)BLOCK >= TEAM_WORDS_LIGHT)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         add_block(words_out(&args->out, 0, &p), words_in(&args->a, 0, &args->out, &p),
@@ -108,7 +108,7 @@ void ISA(cpu_add_plain)(const void *arguments) {
 void ISA(cpu_multiply_plain)(const void *arguments) {
     const kernel_binary_args *args = arguments;
     const uint32_t count = piece_count(args->tables, args->out.basis);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (count * (size_t)BLOCK >= TEAM_WORDS_LIGHT)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         for (uint32_t c = 0; c < args->out.component_count; c++)
@@ -120,7 +120,7 @@ void ISA(cpu_multiply_plain)(const void *arguments) {
 void ISA(cpu_add_scalars)(const void *arguments) {
     const kernel_scalars_args *args = arguments;
     const uint32_t count = piece_count(args->tables, args->out.basis);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (count * (size_t)BLOCK >= TEAM_WORDS_LIGHT)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         add_scalar_block(words_out(&args->out, 0, &p), words_in(&args->a, 0, &args->out, &p),
@@ -133,7 +133,7 @@ void ISA(cpu_add_scalars)(const void *arguments) {
 void ISA(cpu_multiply_scalars)(const void *arguments) {
     const kernel_scalars_args *args = arguments;
     const uint32_t count = piece_count(args->tables, args->out.basis);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (count * (size_t)BLOCK >= TEAM_WORDS_LIGHT)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         for (uint32_t c = 0; c < args->out.component_count; c++)
@@ -160,7 +160,7 @@ static void tensor_block(uint64_t *out[3], const uint64_t *const a[2], const uin
 static void tensor(const device_tables *tables, const kernel_poly *out, const kernel_poly *a,
                    const kernel_poly *b) {
     const uint32_t count = piece_count(tables, out->basis);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (count * (size_t)BLOCK >= TEAM_WORDS_LIGHT)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(tables, out->basis, i);
         uint64_t *to[3] = {words_out(out, 0, &p), words_out(out, 1, &p), words_out(out, 2, &p)};

@@ -1,0 +1,16 @@
+/*
+ * How OpenMP teams wait. GNU's runtime lets an idle team spin for milliseconds before it sleeps: with several
+ * slots on the same cores, or beside other programs, that time is taken from those who work (a rotation was
+ * seen to take eight times as long). It reads its setting before main and offers no call to change it, so the
+ * program sets the variable and executes itself again, once.
+ */
+#ifndef CKKS_CPU_TEAM_WAIT_H
+#define CKKS_CPU_TEAM_WAIT_H
+
+/* team_wait_briefly: the first call in main, before threads and open files. Does nothing where the
+ * environment already chooses (OMP_WAIT_POLICY or GOMP_SPINCOUNT) or the runtime is another one that can be
+ * told. Executes the program again with the same arguments, or returns if that cannot be done: waiting then
+ * costs more, nothing else changes. */
+void team_wait_briefly(char **argv);
+
+#endif
