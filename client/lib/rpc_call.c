@@ -19,7 +19,6 @@ void rpc_reply_fini(rpc_reply *reply) {
     message_free((ProtobufCMessage *)reply->header);
     message_free(reply->payload);
     free(reply->segments);
-    reply->segments = NULL;
     *reply = (rpc_reply){0};
 }
 
@@ -268,22 +267,25 @@ ckks_status rpc_call(rpc_connection *connection, const rpc_request *request, rpc
     if ((rc = rpc_socket_for(&c.socket, connection, request->is_bulk, err)) != CKKS_OK) goto out;
     for (uint32_t round = 0;; round++) {
         ckks_error error = {0};
+        rpc_reply answer = {0};
         randombytes_buf(c.request_id, sizeof c.request_id);
         atomic_fetch_add(&c.socket->in_flight, 1);
-        rc = attempt_until_answered(reply, &c, &error);
+        rc = attempt_until_answered(&answer, &c, &error);
         rpc_socket_leave(connection, c.socket, rc == CKKS_DRAINING && rpc_error_is_from_server(&error));
-        if (rc == CKKS_OK) goto out;
-        const uint32_t delay_ms = retry_delay_ms(reply, round);
+        if (rc == CKKS_OK) {
+            *reply = answer;
+            break;
+        }
+        const uint32_t delay_ms = retry_delay_ms(&answer, round);
+        rpc_reply_fini(&answer);
         if (!request->is_patient || !rpc_error_is_from_server(&error) || !ckks_status_is_retryable(rc) ||
             delay_ms >= remaining_ms(&c)) {
             if (err && err->code == CKKS_OK) *err = error;
-            goto out;
+            break;
         }
-        rpc_reply_fini(reply);
         nng_msleep((nng_duration)delay_ms);
     }
 out:
     call_fini(&c);
-    if (rc != CKKS_OK) rpc_reply_fini(reply);
     return rc;
 }
