@@ -1,42 +1,9 @@
 /*
- * What comes from and goes to the wire, in plain C. A packed limb is one stream of N fields, least
- * significant bit first, each as wide as its prime, zero-padded to 16 bytes. The fields end at a byte (8
- * divides N), so padding is whole bytes. Safe on any input: what is out of range is replaced by zero and
- * reported in the verdict.
+ * What comes from and goes to the wire, in plain C. Safe on any input: what is out of range is replaced by
+ * zero and reported in the verdict.
  */
-#include "kernels/base/bytes.h"
-#include "kernels/cpu/kernels_cpu.h"
+#include "kernels/cpu/packed_layout.h"
 #include "kernels/scheme/expand.h"
-
-#define PACKED_ALIGNMENT 16u
-_Static_assert(CKKS_PRIME_BITS_MAX + 7 <= 64, "a field and its bit offset fit one word");
-
-static uint64_t field_bytes(uint32_t n, uint32_t bits) {
-    return (uint64_t)n * bits / 8;
-}
-static uint64_t limb_bytes(uint32_t n, uint32_t bits) {
-    return align_up(field_bytes(n, bits), PACKED_ALIGNMENT);
-}
-
-/* where component c, limb i begins */
-static uint64_t packed_offset(const device_tables *tables, const kernel_poly *poly, uint32_t component,
-                              uint32_t limb) {
-    const uint32_t n = tables_n(tables), limbs = basis_limb_count(poly->basis);
-    uint64_t all = 0, before = 0;
-    for (uint32_t i = 0; i < limbs; i++) {
-        if (i == limb) before = all;
-        all += limb_bytes(n, tables_ntt(tables, poly->basis, i)->m.bits);
-    }
-    return component * all + before;
-}
-
-/* the low 8 bytes from `at` on, zero beyond `end` */
-static uint64_t read_word(const uint8_t *at, const uint8_t *end) {
-    if (end - at >= 8) return bytes_read_u64(at);
-    uint64_t word = 0;
-    for (uint32_t i = 0; at + i < end; i++) word |= (uint64_t)at[i] << (8 * i);
-    return word;
-}
 
 static uint32_t unpack_limb(uint64_t *out, const uint8_t *packed, uint32_t n, const modulus *m) {
     const uint8_t *end = packed + field_bytes(n, m->bits);
@@ -67,16 +34,23 @@ void cpu_unpack_scalar(const void *arguments) {
     *args->verdict |= verdict;
 }
 
+/* eight bytes at a time: a field is never as wide as a word, so at most one word fills up per field */
 static void pack_limb(uint8_t *packed, const uint64_t *words, uint32_t n, const modulus *m) {
     const uint64_t mask = ((uint64_t)1 << m->bits) - 1;
     uint8_t *to = packed, *end = packed + limb_bytes(n, m->bits);
     uint64_t pending = 0;
-    uint32_t pending_bits = 0; /* below 8 between words */
+    uint32_t pending_bits = 0; /* below 64 */
     for (uint32_t k = 0; k < n; k++) {
-        pending |= (words[k] & mask) << pending_bits;
+        const uint64_t field = words[k] & mask;
+        pending |= field << pending_bits;
         pending_bits += m->bits;
-        for (; pending_bits >= 8; pending_bits -= 8, pending >>= 8) *to++ = (uint8_t)pending;
+        if (pending_bits < 64) continue;
+        bytes_write_u64(to, pending);
+        to += 8;
+        pending_bits -= 64;
+        pending = field >> (m->bits - pending_bits);
     }
+    for (; pending_bits > 0; pending_bits -= 8, pending >>= 8) *to++ = (uint8_t)pending;
     while (to < end) *to++ = 0;
 }
 

@@ -60,6 +60,9 @@ void cpu_counter_advance_scalar(const void *arguments);
 
 /* ---- AVX2 and AVX-512: one source each (*_lanes.h), included by *_avx2.c and *_avx512.c ---- */
 
+void cpu_unpack_avx2(const void *arguments);
+void cpu_expand_avx2(const void *arguments);
+void cpu_check_nonzero_avx2(const void *arguments);
 void cpu_negate_avx2(const void *arguments);
 void cpu_add_avx2(const void *arguments);
 void cpu_subtract_avx2(const void *arguments);
