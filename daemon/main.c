@@ -63,7 +63,7 @@ static int check_only(const config *c) {
         fprintf(stderr, "ckksd: %s\n", err.message);
         return EXIT_CONFIG;
     }
-    printf("%s: good; %zu tokens in %s\n", c->file, tokens.count, c->tokens);
+    printf("%s: good; %zu token%s in %s\n", c->file, tokens.count, tokens.count == 1 ? "" : "s", c->tokens);
     token_table_fini(&tokens);
     return EXIT_SUCCESS;
 }

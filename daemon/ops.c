@@ -6,6 +6,7 @@
 #include "kernels/base/log.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,13 +103,16 @@ ckks_status ops_start(ops **out, const char *listen_on, ckks_error *err) {
     }
     const unsigned flags =
         MHD_USE_INTERNAL_POLLING_THREAD | (address.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
+    errno = 0;
     o->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, o, MHD_OPTION_SOCK_ADDR,
                                  (struct sockaddr *)&address, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX,
                                  MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                  (size_t)16384, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
     if (!o->daemon) {
+        const int cause = errno;
         free(o);
-        return ckks_error_set(err, CKKS_IO, "listen", "[ops] cannot listen on %s", listen_on);
+        return ckks_error_set(err, CKKS_IO, "listen", "[ops] cannot listen on %s%s%s", listen_on,
+                              cause ? ": " : "", cause ? strerror(cause) : "");
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(o->daemon, MHD_DAEMON_INFO_BIND_PORT);
     log_write(LOG_LEVEL_NOTICE, "event=listening socket=ops address=%s port=%u", listen_on,

@@ -23,11 +23,12 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 echo "deps: installing ${#missing[@]} packages: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
 if ! { "${sudo[@]}" apt-get update -qq && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-       apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >/tmp/ckksd-deps.$$.log 2>&1; then
+       apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     echo "deps: apt-get failed: no network, no rights or a broken mirror? Its last lines:" >&2
-    tail -n 5 /tmp/ckksd-deps.$$.log >&2
-    rm -f /tmp/ckksd-deps.$$.log
+    tail -n 5 "$log" >&2
+    rm -f "$log"
     exit 1
 fi
-rm -f /tmp/ckksd-deps.$$.log
+rm -f "$log"
