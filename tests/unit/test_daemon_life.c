@@ -114,6 +114,25 @@ static void keys_leave_the_device_for_others_and_come_back(void **state) {
     for (int i = 0; i < 6; i++) tiny_client_fini(&others[i]);
 }
 
+static void keys_in_use_do_not_leave_the_device(void **state) {
+    (void)state;
+    start_with_keys("[keys]\nresident_bytes = 1M\n", "CKKSD_TEST_SLOW_MS=250", NULL);
+    tiny_client others[5];
+    nng_socket waiting[5];
+    for (int i = 0; i < 5; i++) {
+        tiny_client_init(&others[i], &d, d.alice);
+        tiny_client_register(&others[i]);
+    }
+    for (int i = 0; i < 5; i++) { /* 192 KiB each: five fit, and each is waited for */
+        waiting[i] = begin(&others[i], NULL, 0);
+        usleep(30000);
+    }
+    assert_int_equal(tiny_client_infer(&alice, x, 0), RPC_RESOURCE_EXHAUSTED);
+    for (int i = 0; i < 5; i++) assert_int_equal(end(waiting[i], NULL), 0);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    for (int i = 0; i < 5; i++) tiny_client_fini(&others[i]);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -125,6 +144,7 @@ int main(void) {
         T(draining_finishes_what_was_admitted_and_refuses_the_rest),
         T(committed_keys_survive_kill_minus_nine),
         T(keys_leave_the_device_for_others_and_come_back),
+        T(keys_in_use_do_not_leave_the_device),
     };
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
