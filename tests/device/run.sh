@@ -24,7 +24,7 @@ one() {
     rm -f "$log"
 }
 tests() {
-    for t in tests/unit/test_cuda_* tests/conformance/test_*; do [ -x "$t" ] && one "$t"; done
+    for t in tests/unit/test_cuda_* tests/unit/test_cpu_vector_kernels tests/conformance/test_*; do [ -x "$t" ] && one "$t"; done
     echo "$passed passed, $failed failed, $skipped skipped"
 }
 sanitize() {
