@@ -183,6 +183,9 @@ static void run_on_slot(slot_job *job) {
         job->rc = write_outputs(inf, &result, &job->err);
         inf->copy_out_ns += clock_now_ns() - replayed_ns;
     }
+    /* whatever failed it: such a program answers no request any more until its slot has been recovered */
+    if (job->rc != CKKS_OK && graph_program_get_state(program) == GRAPH_PROGRAM_FAILED)
+        job->rc = CKKS_DEVICE_ERROR;
     graph_result_release(&result);
 }
 
