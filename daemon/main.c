@@ -3,7 +3,7 @@
 #include "daemon/config.h"
 #include "daemon/logging.h"
 #include "daemon/server.h"
-#include "kernels/cpu/team_wait.h"
+#include "kernels/base/team_wait.h"
 
 #include <argp.h>
 #include <malloc.h>

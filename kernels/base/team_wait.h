@@ -4,8 +4,8 @@
  * seen to take eight times as long). It reads its setting before main and offers no call to change it, so the
  * program sets the variable and executes itself again, once.
  */
-#ifndef CKKS_CPU_TEAM_WAIT_H
-#define CKKS_CPU_TEAM_WAIT_H
+#ifndef CKKS_BASE_TEAM_WAIT_H
+#define CKKS_BASE_TEAM_WAIT_H
 
 /* team_wait_briefly: the first call in main, before threads and open files. Does nothing where the
  * environment already chooses (OMP_WAIT_POLICY or GOMP_SPINCOUNT) or the runtime is another one that can be

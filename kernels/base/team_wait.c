@@ -1,4 +1,4 @@
-#include "kernels/cpu/team_wait.h"
+#include "kernels/base/team_wait.h"
 
 #include <limits.h>
 #include <omp.h>
