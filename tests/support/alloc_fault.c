@@ -22,8 +22,16 @@ void alloc_fault_set(uint64_t nth) {
     atomic_store(&calls, 0);
     atomic_store(&fail_at, nth);
 }
-uint64_t alloc_fault_calls(void) { return atomic_load(&calls); }
+uint64_t alloc_fault_calls(void) {
+    return atomic_load(&calls);
+}
 
-void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
-void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
-void *__wrap_realloc(void *old, size_t size) { return fails() ? NULL : __real_realloc(old, size); }
+void *__wrap_malloc(size_t size) {
+    return fails() ? NULL : __real_malloc(size);
+}
+void *__wrap_calloc(size_t count, size_t size) {
+    return fails() ? NULL : __real_calloc(count, size);
+}
+void *__wrap_realloc(void *old, size_t size) {
+    return fails() ? NULL : __real_realloc(old, size);
+}
