@@ -6,9 +6,13 @@
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *old, size_t size);
+char *__real_strdup(const char *text);
+char *__real_strndup(const char *text, size_t size);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *old, size_t size);
+char *__wrap_strdup(const char *text);
+char *__wrap_strndup(const char *text, size_t size);
 
 static _Atomic uint64_t fail_at, calls;
 
@@ -34,4 +38,11 @@ void *__wrap_calloc(size_t count, size_t size) {
 }
 void *__wrap_realloc(void *old, size_t size) {
     return fails() ? NULL : __real_realloc(old, size);
+}
+/* the C library's own calls of malloc are not ours to wrap */
+char *__wrap_strdup(const char *text) {
+    return fails() ? NULL : __real_strdup(text);
+}
+char *__wrap_strndup(const char *text, size_t size) {
+    return fails() ? NULL : __real_strndup(text, size);
 }
