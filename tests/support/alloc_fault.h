@@ -1,5 +1,6 @@
 /*
- * Allocation failure injection for tests: test binaries are linked with --wrap for malloc, calloc, realloc, strdup, strndup.
+ * Allocation failure injection for tests: test binaries are linked with --wrap for malloc, calloc, realloc,
+ * strdup, strndup.
  */
 #ifndef CKKS_TESTS_ALLOC_FAULT_H
 #define CKKS_TESTS_ALLOC_FAULT_H
