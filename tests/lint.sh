@@ -9,7 +9,7 @@ have() { command -v "$1" >/dev/null || { fail "$1 is missing (make deps-dev)"; r
 
 mapfile -t sources < <(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
 if have clang-format-14; then
-    bad=$(clang-format-14 --dry-run "${sources[@]}" 2>&1 | sed -n 's/^\([^:]*\):.*/\1/p' | sort -u)
+    bad=$(clang-format-14 --dry-run "${sources[@]}" 2>&1 | grep -oE '^[^ :]+:[0-9]+:[0-9]+: (warning|error)' | cut -d: -f1 | sort -u)
     [ -z "$bad" ] || fail "not formatted (make format): $(tr '\n' ' ' <<<"$bad")"
 fi
 if have clang-tidy-14; then
