@@ -87,7 +87,7 @@ ifeq ($(SANITIZER)$(notdir $(CC)),gcc)
   CUDA_OBJ := $(patsubst kernels/cuda/%.cu,build/cuda-$(CUDA_TAG)/%.o,$(CUDA_SRC))
   CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
   # no contraction: every fused multiply-add of the FP64 path is written out
-  NVCC_FLAGS := -std=c++17 -O3 -lineinfo --fmad=false --threads 2 -I. -DCKKSD_CUDA $(NVCC_ARCH) \
+  NVCC_FLAGS := -std=c++17 -O3 --fmad=false --threads 2 --compress-mode=size -I. -DCKKSD_CUDA $(NVCC_ARCH) \
                 -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(if $(DEBUG),-DCKKS_DEBUG_BOUNDS)
   CFLAGS_ALL += -DCKKSD_CUDA
   LIBS_KERNELS += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
@@ -169,7 +169,7 @@ models: ## train the example models again and export ONNX (virtual environment, 
 .PHONY: device-bundle
 device-bundle: ## one folder (build/bundle) that checks a GPU on another machine: tests, benchmarks, daemon, models
 	@test -n "$(CUDA_SRC)" || { echo "device-bundle: no nvcc on this machine"; exit 1; }
-	@$(MAKE) --no-print-directory CUDA_ARCH=all test-build
+	@$(MAKE) --no-print-directory CUDA_ARCH=all all $(B)/device-tests
 	@tests/device/bundle.sh $(B) build/bundle
 
 .PHONY: lint format
@@ -290,5 +290,26 @@ $(B)/tests/planted_race: tests/tsan/planted_race.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $< $(LDFLAGS_ALL) -o $@
 
-.SECONDARY:
+# One program with the tests that need a card: in a bundle the CUDA code is there once, not in each test.
+DEVICE_TESTS := $(CONFORMANCE_SRC) $(wildcard tests/unit/test_cuda_*.c tests/unit/test_cpu_vector_kernels.c)
+DEVICE_TEST_NAMES := $(notdir $(basename $(DEVICE_TESTS)))
+$(B)/multi/%.o: $(B)/fault/tests/conformance/%.o
+	@mkdir -p $(@D)
+	$(Q)objcopy --redefine-sym main=main_$* $< $@
+$(B)/multi/%.o: $(B)/fault/tests/unit/%.o
+	@mkdir -p $(@D)
+	$(Q)objcopy --redefine-sym main=main_$* $< $@
+$(B)/multi/main.c: Makefile
+	@mkdir -p $(@D)
+	@{ printf '#include <stdio.h>\n#include <string.h>\n'; \
+	   for t in $(DEVICE_TEST_NAMES); do printf 'int main_%s(void);\n' $$t; done; \
+	   printf 'int main(int argc, char **argv) {\n'; \
+	   for t in $(DEVICE_TEST_NAMES); do \
+	     printf '    if (argc == 2 && !strcmp(argv[1], "%s")) return main_%s();\n    if (argc == 1) puts("%s");\n' $$t $$t $$t; done; \
+	   printf '    return argc == 1 ? 0 : 2;\n}\n'; } >$@
+$(B)/device-tests: $(B)/multi/main.c $(patsubst %,$(B)/multi/%.o,$(DEVICE_TEST_NAMES)) $(TEST_LIBS)
+	@echo "  LD  $@"
+	$(Q)$(CC) $(CFLAGS_ALL) -Wl,--allow-multiple-definition $(WRAP) $^ $(TEST_LINK) -o $@
+
+.SECONDARY: $(patsubst %.c,$(B)/fault/%.o,$(UNIT_SRC) $(CONFORMANCE_SRC) $(FUZZ_SRC) tests/fuzz/driver.c)
 -include $(shell find $(B)/obj $(B)/fault build/cuda-$(CUDA_TAG) -name '*.d' 2>/dev/null)

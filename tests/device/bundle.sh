@@ -6,21 +6,15 @@ cd "$(dirname "$0")/../.."
 B=$1 out=$2
 command -v patchelf >/dev/null || { echo "device-bundle: patchelf is missing (make deps-dev)" >&2; exit 1; }
 rm -rf "$out"
-mkdir -p "$out/lib" "$out/tests/unit" "$out/tests/conformance" "$out/models"
-binaries=("$B/ckksd" "$B/ckksctl")
-for f in "$B"/tests/unit/test_* "$B"/tests/conformance/test_*; do
-    case $f in *.d | *.o) ;; *) [ -x "$f" ] && binaries+=("$f") ;; esac
-done
+mkdir -p "$out/lib" "$out/models"
+binaries=("$B/ckksd" "$B/ckksctl" "$B/device-tests")
 for f in "${binaries[@]}"; do
     [ -x "$f" ] || continue
     to=$out/${f#"$B"/}
     install -D "$f" "$to"
     strip --strip-debug "$to"
-    depth=$(dirname "${f#"$B"/}" | tr '/' '\n' | grep -vc '^\.$' || true)
-    up=$(printf '../%.0s' $(seq 1 "$depth"))
-    [ "$depth" -eq 0 ] && up=""
     # shellcheck disable=SC2016 # $ORIGIN is the loader's
-    patchelf --set-rpath '$ORIGIN/'"${up}lib" "$to"
+    patchelf --set-rpath '$ORIGIN/lib' "$to"
     ldd "$f" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' || true
 done | sort -u | while read -r lib; do
     install -D "$(realpath "$lib")" "$out/lib/$(basename "$lib")"
@@ -29,5 +23,9 @@ done | sort -u | while read -r lib; do
 done
 install -D tests/device/run.sh "$out/run.sh"
 [ -d tests/models ] && cp -r tests/models/. "$out/models/"
-[ -d tests/data ] && mkdir -p "$out/tests/data" && cp -r tests/data/. "$out/tests/data/"
+for m in tests/models/*/*.onnx; do
+    name=$(basename "$m" .onnx)
+    calibration=$(find "tests/models/$name" -name 'calibration*' | head -n 1)
+    "$B/ckksctl" compile "$m" --calibration "$calibration" -o "$out/models/$name/$name.ckm" --quiet >/dev/null
+done
 du -sh "$out"

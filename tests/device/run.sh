@@ -24,17 +24,21 @@ one() {
     rm -f "$log"
 }
 tests() {
-    for t in tests/unit/test_cuda_* tests/unit/test_cpu_vector_kernels tests/conformance/test_*; do [ -x "$t" ] && one "$t"; done
+    local t
+    for t in $(./device-tests); do one ./device-tests "$t"; done
     echo "$passed passed, $failed failed, $skipped skipped"
 }
 sanitize() {
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not here: skipped"; return; }
     for tool in memcheck racecheck initcheck synccheck; do
         echo "compute-sanitizer $tool"
-        CKKSD_TEST_SHORT=1 one compute-sanitizer --tool "$tool" --error-exitcode 9 tests/unit/test_cuda_kernels
+        CKKSD_TEST_SHORT=1 one compute-sanitizer --tool "$tool" --error-exitcode 9 ./device-tests test_cuda_kernels
     done
 }
-bench() { ./ckksctl bench ops --device cuda; }
+bench() {
+    ./ckksctl bench ops --device cuda --all
+    for m in models/*/*.ckm; do ./ckksctl bench program "$m" --device cuda; done
+}
 case $what in
 tests) tests ;;
 sanitize) sanitize ;;
