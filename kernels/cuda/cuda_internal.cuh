@@ -88,6 +88,9 @@ extern const cuda_launcher cuda_launchers[KERNEL_COUNT];
 
 /* Overlapped launches pay up to this ring degree (notebook); CKKSD_CUDA_OVERLAP=0 switches them off. */
 extern u32 gpu_overlap_log_n_max;
+/* Was the last thing that this thread enqueued on the stream at hand a kernel of ours? Only then may the next one start early: an
+ * overlapped launch behind a copy, a fill, an event or the head of a recorded chain did not wait for it (measured). */
+extern thread_local bool gpu_may_overlap;
 
 cudaError_t cuda_pointwise(cudaStream_t stream, kernel_id kernel, const void *arguments);
 cudaError_t cuda_scalars(cudaStream_t stream, kernel_id kernel, const void *arguments);
@@ -309,7 +312,8 @@ static cudaError_t gpu_launch(void (*kernel)(Parameters...), dim3 grid, u32 thre
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
-    if (log_n <= gpu_overlap_log_n_max) config.attrs = &overlap, config.numAttrs = 1;
+    if (gpu_may_overlap && log_n <= gpu_overlap_log_n_max) config.attrs = &overlap, config.numAttrs = 1;
+    gpu_may_overlap = true;
     return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 

@@ -28,6 +28,7 @@ struct CudaStream {
     CudaDevice *device;
     cudaStream_t stream;
     ckks_error sticky; /* injected failures and lost launches */
+    bool last_is_kernel;
 };
 
 struct CudaEvent {
@@ -158,6 +159,7 @@ ckks_status cuda_event_record(void *event, void *stream, ckks_error *err) {
     CudaStream *s = static_cast<CudaStream *>(stream);
     USE(s->device);
     CUDA_TRY(cudaEventRecord(e->event, s->stream));
+    s->last_is_kernel = false;
     e->recorded_on = s;
     return CKKS_OK;
 }
@@ -166,6 +168,7 @@ ckks_status cuda_stream_wait(void *stream, void *event, ckks_error *err) {
     CudaEvent *e = static_cast<CudaEvent *>(event);
     USE(s->device);
     if (!e->recorded_on) return CKKS_OK;
+    s->last_is_kernel = false;
     CUDA_TRY(cudaStreamWaitEvent(s->stream, e->event, 0));
     return CKKS_OK;
 }
@@ -244,6 +247,7 @@ ckks_status capture_chain(CudaDevice *device, cudaGraph_t graph, const device_op
     ckks_status rc = CKKS_OK;
     for (uint32_t i = from; i < to && rc == CKKS_OK; i++) {
         const device_operation *o = operations + i;
+        gpu_may_overlap = i > from && operations[i - 1].kind == GRAPH_NODE_KERNEL;
         rc = cuda_check(enqueue(device->capture, o),
                         o->kind == GRAPH_NODE_KERNEL ? kernel_name(o->kernel) : "copy", err);
         if (rc == CKKS_OK) rc = capture_tails(device->capture, tails[i], err);
@@ -322,6 +326,7 @@ ckks_status cuda_graph_replay(void *graph, void *stream, ckks_error *err) {
     CudaGraph *g = static_cast<CudaGraph *>(graph);
     CudaStream *s = static_cast<CudaStream *>(stream);
     USE(s->device);
+    s->last_is_kernel = false;
     CUDA_TRY(cudaGraphLaunch(g->exec, s->stream));
     return CKKS_OK;
 }
@@ -472,6 +477,7 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
 }
 
 u32 gpu_overlap_log_n_max = 15;
+thread_local bool gpu_may_overlap;
 
 #define POINTWISE(K) [](cudaStream_t s, const void *a) { return cuda_pointwise(s, K, a); }
 #define SCALARS(K)   [](cudaStream_t s, const void *a) { return cuda_scalars(s, K, a); }
