@@ -32,6 +32,12 @@ if [ -f deploy/systemd/ckksd.service ] && have systemd-analyze; then
     [ -z "$out" ] || fail "systemd-analyze: $out"
     rm -r "$unit"
 fi
+# a kernel that may start before the one ahead of it has ended must wait before it touches memory
+for f in kernels/cuda/*.cu kernels/cuda/*.cuh; do
+    [ -f "$f" ] || continue
+    awk -v f="$f" '/__global__ void/ {name = NR; waits = 0} /gpu_wait\(\)/ {waits = 1}
+        /^}/ {if (name && !waits) {print "lint: " f ":" name ": a kernel without gpu_wait"; bad = 1} name = 0} END {exit bad}' "$f" || status=1
+done
 # every top-level name is one of the layout's
 extra=$(git ls-files | cut -d/ -f1 | sort -u | grep -vxE 'Makefile|README\.md|LICENSE|CHANGELOG\.md|proto|daemon|kernels|client|config|tests|deploy|\..*')
 [ -z "$extra" ] || fail "not in the layout: $extra"

@@ -88,8 +88,8 @@ extern const cuda_launcher cuda_launchers[KERNEL_COUNT];
 
 /* Overlapped launches pay up to this ring degree (notebook); CKKSD_CUDA_OVERLAP=0 switches them off. */
 extern u32 gpu_overlap_log_n_max;
-/* Was the last thing that this thread enqueued on the stream at hand a kernel of ours? Only then may the next one start early: an
- * overlapped launch behind a copy, a fill, an event or the head of a recorded chain did not wait for it (measured). */
+/* Was the last thing that this thread enqueued on the stream at hand a kernel of ours? Only then may the next
+ * one start early: it waits for kernels, not for copies. */
 extern thread_local bool gpu_may_overlap;
 
 cudaError_t cuda_pointwise(cudaStream_t stream, kernel_id kernel, const void *arguments);

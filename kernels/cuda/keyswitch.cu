@@ -415,6 +415,8 @@ struct KeyProductShape {
 template <class P>
 __global__ void __launch_bounds__(128)
     key_product(GpuTables t, kernel_key_product_args a, KeyProductShape s) {
+    gpu_release_next();
+    gpu_wait();
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x, limb = blockIdx.y, out_index = blockIdx.z;
     const u32 prime = limb < s.q_limbs ? limb : t.q_count + limb - s.q_limbs;
     const P path(t.prime[prime]);

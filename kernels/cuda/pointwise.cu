@@ -22,6 +22,8 @@ __device__ __forceinline__ u64 *word_at(const GpuTables &t, const kernel_poly &p
 template <class P>
 __global__ void __launch_bounds__(threads)
     unary(GpuTables t, kernel_id kernel, kernel_poly out, kernel_poly a) {
+    gpu_release_next();
+    gpu_wait();
     const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y, prime = prime_of(t, out.basis, limb);
     const u32 a_limb = limb_in(a, out.basis, limb);
     const P path(t.prime[prime]);
@@ -46,6 +48,8 @@ __global__ void __launch_bounds__(threads)
 template <class P>
 __global__ void __launch_bounds__(threads)
     binary(GpuTables t, kernel_id kernel, kernel_poly out, kernel_poly a, kernel_poly b) {
+    gpu_release_next();
+    gpu_wait();
     const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y, prime = prime_of(t, out.basis, limb);
     const u32 a_limb = limb_in(a, out.basis, limb), b_limb = limb_in(b, out.basis, limb);
     const P path(t.prime[prime]);
