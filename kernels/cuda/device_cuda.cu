@@ -13,6 +13,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
 #include <vector>
 
 namespace {
@@ -24,17 +27,39 @@ struct CudaDevice {
     u32 stream_count;
 };
 
+/* The first failure of a stream, shared with the events recorded on it: whoever waits for one of them learns
+ * of it, until the stream recovers. Events may outlive their stream. Guarded: events are waited for on other
+ * threads. */
+struct Fault {
+    std::mutex lock;
+    ckks_error cause = {};
+
+    void set(const ckks_error &error) {
+        std::lock_guard<std::mutex> hold(lock);
+        if (cause.code == CKKS_OK) cause = error;
+    }
+    void clear() {
+        std::lock_guard<std::mutex> hold(lock);
+        cause = ckks_error{};
+    }
+    ckks_status get(ckks_error *err) {
+        std::lock_guard<std::mutex> hold(lock);
+        if (cause.code != CKKS_OK && err && err->code == CKKS_OK) *err = cause;
+        return cause.code;
+    }
+};
+
 struct CudaStream {
     CudaDevice *device;
     cudaStream_t stream;
-    ckks_error sticky; /* injected failures and lost launches */
+    std::shared_ptr<Fault> fault;
     bool last_is_kernel;
 };
 
 struct CudaEvent {
     CudaDevice *device;
     cudaEvent_t event;
-    CudaStream *recorded_on;
+    std::shared_ptr<Fault> fault; /* of the stream that recorded it last; empty: never recorded */
 };
 
 struct CudaGraph {
@@ -89,13 +114,23 @@ void cuda_release_host(void *self, void *address) {
 ckks_status cuda_stream_create(void *self, void **out, ckks_error *err) {
     CudaDevice *device = static_cast<CudaDevice *>(self);
     USE(device);
-    CudaStream *s = static_cast<CudaStream *>(calloc(1, sizeof *s));
-    if (!s) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "stream", "out of host memory");
-    s->device = device;
+    CudaStream *s = new (std::nothrow) CudaStream{device, nullptr, nullptr, false};
+    Fault *fault = new (std::nothrow) Fault;
+    if (!s || !fault) {
+        delete s;
+        delete fault;
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "stream", "out of host memory");
+    }
+    try {
+        s->fault.reset(fault); /* frees `fault` itself if it throws */
+    } catch (const std::bad_alloc &) {
+        delete s;
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "stream", "out of host memory");
+    }
     const ckks_status rc = cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
                                       "cudaStreamCreateWithFlags", err);
     if (rc != CKKS_OK) {
-        free(s);
+        delete s;
         return rc;
     }
     *out = s;
@@ -106,29 +141,23 @@ void cuda_stream_destroy(void *stream) {
     cudaSetDevice(s->device->index);
     cudaStreamSynchronize(s->stream);
     cudaStreamDestroy(s->stream);
-    free(s);
-}
-ckks_status sticky_of(const CudaStream *s, ckks_error *err) {
-    if (!s || s->sticky.code == CKKS_OK) return CKKS_OK;
-    if (err && err->code == CKKS_OK) *err = s->sticky;
-    return s->sticky.code;
+    delete s;
 }
 ckks_status cuda_stream_synchronize(void *stream, ckks_error *err) {
     CudaStream *s = static_cast<CudaStream *>(stream);
     USE(s->device);
     const ckks_status rc = cuda_check(cudaStreamSynchronize(s->stream), "cudaStreamSynchronize", err);
-    return rc != CKKS_OK ? rc : sticky_of(s, err);
+    return rc != CKKS_OK ? rc : s->fault->get(err);
 }
 ckks_status cuda_stream_recover(void *stream, ckks_error *err) {
     CudaStream *s = static_cast<CudaStream *>(stream);
     USE(s->device);
     const ckks_status rc = cuda_check(cudaStreamSynchronize(s->stream), "cudaStreamSynchronize", err);
-    if (rc == CKKS_OK) s->sticky = ckks_error{};
+    if (rc == CKKS_OK) s->fault->clear();
     return rc;
 }
 ckks_status cuda_stream_fail(void *stream, const ckks_error *cause, ckks_error *) {
-    CudaStream *s = static_cast<CudaStream *>(stream);
-    if (s->sticky.code == CKKS_OK) s->sticky = *cause;
+    static_cast<CudaStream *>(stream)->fault->set(*cause);
     return CKKS_OK;
 }
 
@@ -137,12 +166,11 @@ ckks_status cuda_stream_fail(void *stream, const ckks_error *cause, ckks_error *
 ckks_status cuda_event_create(void *self, void **out, ckks_error *err) {
     CudaDevice *device = static_cast<CudaDevice *>(self);
     USE(device);
-    CudaEvent *e = static_cast<CudaEvent *>(calloc(1, sizeof *e));
+    CudaEvent *e = new (std::nothrow) CudaEvent{device, nullptr, nullptr};
     if (!e) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "event", "out of host memory");
-    e->device = device;
     const ckks_status rc = cuda_check(cudaEventCreate(&e->event), "cudaEventCreate", err);
     if (rc != CKKS_OK) {
-        free(e);
+        delete e;
         return rc;
     }
     *out = e;
@@ -152,7 +180,7 @@ void cuda_event_destroy(void *event) {
     CudaEvent *e = static_cast<CudaEvent *>(event);
     cudaSetDevice(e->device->index);
     cudaEventDestroy(e->event);
-    free(e);
+    delete e;
 }
 ckks_status cuda_event_record(void *event, void *stream, ckks_error *err) {
     CudaEvent *e = static_cast<CudaEvent *>(event);
@@ -160,29 +188,31 @@ ckks_status cuda_event_record(void *event, void *stream, ckks_error *err) {
     USE(s->device);
     CUDA_TRY(cudaEventRecord(e->event, s->stream));
     s->last_is_kernel = false;
-    e->recorded_on = s;
+    e->fault = s->fault;
     return CKKS_OK;
 }
 ckks_status cuda_stream_wait(void *stream, void *event, ckks_error *err) {
     CudaStream *s = static_cast<CudaStream *>(stream);
     CudaEvent *e = static_cast<CudaEvent *>(event);
     USE(s->device);
-    if (!e->recorded_on) return CKKS_OK;
+    if (!e->fault) return CKKS_OK;
     s->last_is_kernel = false;
     CUDA_TRY(cudaStreamWaitEvent(s->stream, e->event, 0));
+    ckks_error cause = {};
+    if (e->fault != s->fault && e->fault->get(&cause) != CKKS_OK) s->fault->set(cause);
     return CKKS_OK;
 }
 ckks_status cuda_event_synchronize(void *event, ckks_error *err) {
     CudaEvent *e = static_cast<CudaEvent *>(event);
     USE(e->device);
-    if (!e->recorded_on) return CKKS_OK;
+    if (!e->fault) return CKKS_OK;
     const ckks_status rc = cuda_check(cudaEventSynchronize(e->event), "cudaEventSynchronize", err);
-    return rc != CKKS_OK ? rc : sticky_of(e->recorded_on, err);
+    return rc != CKKS_OK ? rc : e->fault->get(err);
 }
 bool cuda_event_is_complete(void *event) {
     CudaEvent *e = static_cast<CudaEvent *>(event);
     cudaSetDevice(e->device->index);
-    return !e->recorded_on || cudaEventQuery(e->event) != cudaErrorNotReady;
+    return !e->fault || cudaEventQuery(e->event) != cudaErrorNotReady;
 }
 uint64_t cuda_event_elapsed_ns(const void *from, const void *to) {
     const CudaEvent *a = static_cast<const CudaEvent *>(from), *b = static_cast<const CudaEvent *>(to);

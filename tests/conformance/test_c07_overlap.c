@@ -16,7 +16,8 @@ static void copy_beside_a_running_replay_does_not_disturb_it(void **state) {
     program_fixture_open(&f);
     sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL);
     test_program t;
-    test_program_init_slow(&t, &f, NULL, 60);
+    /* long enough that the second copy comes while it runs */
+    test_program_init_slow(&t, &f, NULL, device_get_kind(f.dev) == DEVICE_CUDA ? 600 : 60);
     assert_ok(test_program_capture(&t, 0, NULL));
     for (size_t k = 0; k < sizeof sources / sizeof sources[0]; k++) {
         bool was_beside = false;
