@@ -3,7 +3,7 @@
 # Needs root, debootstrap and a Debian mirror (MIRROR, default the system's).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-mirror=${MIRROR:-$(grep -rhoE 'https?://[^ ]*debian[^ ]*' /etc/apt/sources.list /etc/apt/sources.list.d/ 2>/dev/null | grep -v security | head -n 1)}
+mirror=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | grep -v security | head -n 1 || true)}
 mirror=${mirror:-http://deb.debian.org/debian}
 root=${ROOT_FOLDER:-$(mktemp -d /var/tmp/ckksd-fresh.XXXXXX)}
 cleanup() {
@@ -18,10 +18,6 @@ mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t sysfs sys "$root/sys" 2>/dev/null || true
 cp /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
-[ -d /etc/apt/apt.conf.d ] && cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
-cp -r /etc/apt/sources.list /etc/apt/sources.list.d "$root/etc/apt/" 2>/dev/null || true
-cp -r /etc/ssl/certs "$root/etc/ssl/" 2>/dev/null || true
-[ -d /usr/local/share/ca-certificates ] && cp -r /usr/local/share/ca-certificates "$root/usr/local/share/" || true
 git clone -q . "$root/root/ckksd"
 inside() { chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} bash -c "cd /root/ckksd && $1"; }
 start=$SECONDS
@@ -32,5 +28,6 @@ inside "make demo" | tee "$root/second.txt"
 echo "second run: $((SECONDS - start)) s"
 echo "the three commands, as printed:"
 sed -n 's/^  \(export XDG.*\|build.*\)/\1/p' "$root/second.txt" >"$root/root/next.sh"
-sed -i '1s/$/\nsleep 20/' "$root/root/next.sh"
-inside "bash /root/next.sh; kill %1 2>/dev/null; pkill ckksd || true"
+sed -i '1s/$/\nsleep 10/' "$root/root/next.sh"
+echo 'kill %1' >>"$root/root/next.sh"
+inside "bash /root/next.sh"
