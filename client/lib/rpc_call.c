@@ -169,8 +169,16 @@ static ckks_status read_reply(rpc_reply *reply, const call *c, ckks_error *err) 
         return ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "request_id",
                               "the reply belongs to another request");
     if ((rc = read_segments(reply, &view, err)) != CKKS_OK) return distrust(rc, err);
-    rc = message_unpack(&reply->payload, c->request->reply, h->payload.data,
-                        h->has_payload ? h->payload.len : 0, PAYLOAD_ARENA, "reply", err);
+    const uint8_t *payload = h->payload.data;
+    size_t payload_bytes = h->has_payload ? h->payload.len : 0;
+    if (!h->has_payload && reply->segment_count == 1 &&
+        reply->segments[0].kind == CKKSD__V1__SEGMENT_KIND__SEGMENT_LIST) {
+        /* a message too long for the header travels apart, alone */
+        payload = reply->segments[0].data, payload_bytes = reply->segments[0].bytes;
+        reply->segment_count = 0;
+    }
+    rc = message_unpack(&reply->payload, c->request->reply, payload, payload_bytes, PAYLOAD_ARENA, "reply",
+                        err);
     return distrust(rc, err);
 }
 

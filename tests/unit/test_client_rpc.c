@@ -46,7 +46,8 @@ typedef enum lie {
     FULL_TWICE,
     DRAIN_ONCE,
     SILENT_ONCE,
-    SILENT
+    SILENT,
+    PAYLOAD_APART
 } lie;
 
 typedef struct fake_server {
@@ -96,6 +97,13 @@ static nng_msg *encode(const fake_reply *r, lie mode) {
     if (r->payload) {
         h.has_payload = 1;
         h.payload = (ProtobufCBinaryData){protobuf_c_message_pack(r->payload, payload), payload};
+    }
+    fake_reply apart = *r;
+    if (mode == PAYLOAD_APART && r->segment_count == 0) {
+        h.has_payload = 0;
+        apart.segment_count = 1, apart.segment_kind = CKKSD__V1__SEGMENT_KIND__SEGMENT_LIST;
+        apart.segment[0] = payload, apart.segment_bytes[0] = h.payload.len;
+        r = &apart;
     }
     for (uint32_t i = 0; i < r->segment_count; i++)
         layout[i] = (frame_segment){r->segment_kind, 0, r->segment_bytes[i]};
@@ -292,7 +300,7 @@ static void *serve(void *context) {
         memcpy(r.id, h->request_id.data, 16);
         answer(s, &r, h, &view);
         if (s->mode == WRONG_REQUEST_ID && is_infer) r.id[0] ^= 1;
-        nng_msg *reply = encode(&r, is_infer ? s->mode : HONEST);
+        nng_msg *reply = encode(&r, is_infer || s->mode == PAYLOAD_APART ? s->mode : HONEST);
         message_free(header);
         nng_msg_free(m);
         const bool is_silent = is_infer && (s->mode == SILENT || (s->mode == SILENT_ONCE && s->calls == 1));
@@ -499,6 +507,20 @@ static void a_model_that_lies_is_refused_over_the_wire_too(void **state) {
     assert_null(m);
 }
 
+static void a_message_too_long_for_the_header_is_read_from_its_segment(void **state) {
+    (void)state;
+    client_model *m = NULL;
+    ckks_error err = {0};
+    pthread_mutex_lock(&server.lock);
+    server.mode = PAYLOAD_APART;
+    pthread_mutex_unlock(&server.lock);
+    assert_int_equal(rpc_model(&m, connection, "identity", NULL, NULL, &err), CKKS_OK);
+    pthread_mutex_lock(&server.lock);
+    server.mode = HONEST;
+    pthread_mutex_unlock(&server.lock);
+    client_model_destroy(m);
+}
+
 static void an_upload_sends_what_is_missing_and_no_more(void **state) {
     (void)state;
     client_key_set *set = NULL;
@@ -583,6 +605,7 @@ int main(void) {
         cmocka_unit_test(a_server_that_never_answers_is_unreachable_in_time),
         cmocka_unit_test(nobody_at_the_address_is_unreachable_at_once),
         cmocka_unit_test(a_model_that_lies_is_refused_over_the_wire_too),
+        cmocka_unit_test(a_message_too_long_for_the_header_is_read_from_its_segment),
         cmocka_unit_test(an_upload_sends_what_is_missing_and_no_more),
         cmocka_unit_test(the_other_socket_is_looked_for_on_the_same_host_alone),
         cmocka_unit_test(every_status_survives_the_wire),
