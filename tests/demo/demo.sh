@@ -25,7 +25,7 @@ die() {
 interrupted() {
     trap '' INT TERM
     stop
-    say "" "demo: interrupted; the daemon is stopped, 'make demo' starts again where it makes sense" >&2
+    say "demo: interrupted; the daemon is stopped, 'make demo' starts again where it makes sense" >&2
     exit 130
 }
 trap interrupted INT TERM
