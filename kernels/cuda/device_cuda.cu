@@ -24,7 +24,53 @@ struct CudaDevice {
     bool is_f64; /* first: tables.cu reads it */
     int index;
     cudaStream_t capture; /* graphs are captured on it; never runs anything */
-    u32 stream_count;
+    struct HostPool *pool;
+};
+
+/* Pinned memory that was given back, for the next who asks for as much: allocating it waits for the whole
+ * card, which a request must not. Blocks of one size recur (results of a model), so an exact match is enough.
+ */
+struct HostPool {
+    struct Block {
+        void *address;
+        uint64_t bytes;
+    };
+    static const size_t blocks_max = 256;
+    static const uint64_t bytes_max = 256ull << 20;
+    std::mutex lock;
+    std::vector<Block> free, live;
+    uint64_t free_bytes = 0;
+
+    void *take(uint64_t bytes) {
+        std::lock_guard<std::mutex> hold(lock);
+        for (size_t i = free.size(); i-- > 0;) {
+            if (free[i].bytes != bytes) continue;
+            void *address = free[i].address;
+            live.push_back(free[i]);
+            free.erase(free.begin() + (long)i);
+            free_bytes -= bytes;
+            return address;
+        }
+        return nullptr;
+    }
+    void add(void *address, uint64_t bytes) {
+        std::lock_guard<std::mutex> hold(lock);
+        live.push_back({address, bytes});
+    }
+    /* true if the pool kept it; else the caller frees it */
+    bool give(void *address) {
+        std::lock_guard<std::mutex> hold(lock);
+        for (size_t i = live.size(); i-- > 0;) {
+            if (live[i].address != address) continue;
+            const Block block = live[i];
+            live.erase(live.begin() + (long)i);
+            if (free.size() >= blocks_max || free_bytes + block.bytes > bytes_max) return false;
+            free.push_back(block);
+            free_bytes += block.bytes;
+            return true;
+        }
+        return false;
+    }
 };
 
 /* The first failure of a stream, shared with the events recorded on it: whoever waits for one of them learns
@@ -100,13 +146,29 @@ void cuda_release(void *self, void *address) {
     cudaFree(address);
 }
 ckks_status cuda_allocate_host(void *self, void **out, uint64_t bytes, ckks_error *err) {
-    USE(static_cast<CudaDevice *>(self));
-    CUDA_TRY(cudaHostAlloc(out, bytes, cudaHostAllocPortable));
+    CudaDevice *device = static_cast<CudaDevice *>(self);
+    USE(device);
+    try {
+        if ((*out = device->pool->take(bytes)) != nullptr) return CKKS_OK;
+        CUDA_TRY(cudaHostAlloc(out, bytes, cudaHostAllocPortable));
+        device->pool->add(*out, bytes);
+    } catch (const std::bad_alloc &) {
+        if (*out) cudaFreeHost(*out);
+        *out = nullptr;
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "pinned memory", "out of host memory");
+    }
     return CKKS_OK;
 }
 void cuda_release_host(void *self, void *address) {
-    cudaSetDevice(static_cast<CudaDevice *>(self)->index);
-    cudaFreeHost(address);
+    CudaDevice *device = static_cast<CudaDevice *>(self);
+    cudaSetDevice(device->index);
+    bool is_kept = false;
+    try {
+        is_kept = device->pool->give(address);
+    } catch (const std::bad_alloc &) {
+        is_kept = false;
+    }
+    if (!is_kept) cudaFreeHost(address);
 }
 
 /* ---- streams ---- */
@@ -368,7 +430,11 @@ ckks_status cuda_set_adversarial_order(void *, uint64_t, ckks_error *err) {
 /* ---- opening ---- */
 
 void cuda_close(void *self) {
-    free(self);
+    CudaDevice *device = static_cast<CudaDevice *>(self);
+    cudaSetDevice(device->index);
+    for (const HostPool::Block &block : device->pool->free) cudaFreeHost(block.address);
+    delete device->pool;
+    free(device);
 }
 
 const device_backend backend = {
@@ -493,7 +559,13 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     size_t available = 0, total = 0;
     CUDA_TRY(cudaMemGetInfo(&available, &total));
     CudaDevice *device = static_cast<CudaDevice *>(calloc(1, sizeof *device));
-    if (!device) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device", "out of host memory");
+    HostPool *pool = new (std::nothrow) HostPool;
+    if (!device || !pool) {
+        free(device);
+        delete pool;
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device", "out of host memory");
+    }
+    device->pool = pool;
     device->index = index;
     device->is_f64 = prefers_f64(p);
     const char *overlap = getenv("CKKSD_CUDA_OVERLAP");
