@@ -51,7 +51,7 @@ tally_plain() {
     if [ -z "$line" ]; then
         p=0 f=1 s=0; failures+=("$name: no summary (exit $rc)")
     else
-        read -r p f s < <(awk -F'[ ,]+' '{print $1, $3, $5 + 0}' <<<"$line")
+        read -r p f s <<<"$(awk -F'[ ,]+' '{print $1, $3, $5 + 0}' <<<"$line")"
         if [ "$rc" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; failures+=("$name: exit $rc after its summary"); fi
         [ "$f" -ne 0 ] && [ "$rc" -ne 0 ] && failures+=("$name: $f failed")
     fi
