@@ -74,10 +74,6 @@ struct CudaTables {
 static inline const CudaTables *cuda_tables(const device_tables *tables) {
     return static_cast<const CudaTables *>(tables->self);
 }
-static inline u32 params_of(const device_tables *tables, ckks_params const **out) {
-    *out = context_params(tables->context);
-    return 1u << (*out)->log_n;
-}
 
 ckks_status cuda_tables_create(void *self, device_tables *tables, ckks_error *err);
 void cuda_tables_destroy(void *self, device_tables *tables);
@@ -220,10 +216,6 @@ struct PathF64 {
     }
     __device__ __forceinline__ void reduce_sum(double &u) const { u = reduce(u); }
     /* sums of products of canonical words */
-    struct Sum {
-        double value;
-        u32 count;
-    };
     __device__ __forceinline__ void sum_add(double &sum, u64 a, u64 b) const { sum += mul(load(a), load(b)); }
     __device__ __forceinline__ void sum_fold(double &sum) const { sum = reduce(sum); }
     __device__ __forceinline__ u64 sum_finish(double sum) const { return finish(sum); }
@@ -268,7 +260,6 @@ struct PathI64 {
         x = fold2(x);
         return x >= m.q ? x - m.q : x;
     }
-    typedef u64 Plain;
     __device__ __forceinline__ u64 mul_canonical(u64 x, u64 w) const { return gpu_mul(x, w, m); }
     __device__ __forceinline__ u64 constant(u64 word) const { return word; }
     struct Accumulator {
