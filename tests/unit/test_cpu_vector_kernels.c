@@ -4,6 +4,7 @@
  * this machine lacks is skipped and says so.
  */
 #include "kernels/cpu/kernels_cpu.h"
+#include "kernels/cpu/transform.h"
 #include "tests/support/device_fixture.h"
 
 #include <omp.h>
@@ -441,8 +442,32 @@ static void every_avx512_kernel_writes_the_scalar_words(void **state) {
     every_kernel(CPU_ISA_AVX512);
 }
 
+static void transforms_for_host_code_write_the_scalar_words(void **state) {
+    (void)state;
+    static const uint32_t log_n[] = {10, 13, 16}, bits[] = {50, 30, 50};
+    for (size_t i = 0; i < sizeof log_n / sizeof *log_n; i++) {
+        const ckks_params p = fixture_params_bits(log_n[i], 2, 1, 1, 50, bits[i], 50);
+        device_fixture_open(&now.f, fixture_context_of(&p), 1);
+        prng_init(&now.rng, i);
+        for (uint32_t prime = 0; prime < 3; prime++) {
+            const ntt_table *t = context_ntt(now.f.context, prime);
+            const size_t bytes = (size_t)now.f.n * sizeof(uint64_t);
+            uint64_t *a = memory(bytes), *expected = memory(bytes), *actual = memory(bytes);
+            fixture_random_words(a, now.f.n, t->m.value, &now.rng);
+            ntt_forward_scalar(expected, a, t);
+            transform_forward(actual, a, t);
+            assert_memory_equal(actual, expected, bytes);
+            transform_inverse(actual, actual, t);
+            assert_memory_equal(actual, a, bytes);
+            free(a), free(expected), free(actual);
+        }
+        device_fixture_close(&now.f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(transforms_for_host_code_write_the_scalar_words),
         cmocka_unit_test(every_avx2_kernel_writes_the_scalar_words),
         cmocka_unit_test(every_avx512_kernel_writes_the_scalar_words),
     };
