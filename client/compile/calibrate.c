@@ -48,12 +48,14 @@ static double series_value(const double *c, uint32_t degree, double t) {
     return c[0] + t * b1 - b2;
 }
 
-void chebyshev_fit(double *coefficients, double *error, ir_function function, double low, double high,
+void chebyshev_fit(double *coefficients, double *error, const ir_node *activation, double low, double high,
                    uint32_t degree) {
+    const ir_function function = activation->function;
+    const double *parameters = activation->parameters;
     const double centre = 0.5 * (low + high), half = 0.5 * (high - low), pi = 3.14159265358979323846;
     double sample[FIT_NODES], largest = 0;
     for (int j = 0; j < FIT_NODES; j++)
-        sample[j] = ir_function_value(function, centre + half * cos(pi * (j + 0.5) / FIT_NODES));
+        sample[j] = ir_function_value(function, parameters, centre + half * cos(pi * (j + 0.5) / FIT_NODES));
     for (uint32_t k = 0; k <= degree; k++) {
         double sum = 0;
         for (int j = 0; j < FIT_NODES; j++) sum += sample[j] * cos(pi * k * (j + 0.5) / FIT_NODES);
@@ -61,8 +63,8 @@ void chebyshev_fit(double *coefficients, double *error, ir_function function, do
     }
     for (int j = 0; j < FIT_POINTS; j++) {
         const double t = -1 + 2.0 * j / (FIT_POINTS - 1);
-        const double miss =
-            series_value(coefficients, degree, t) - ir_function_value(function, centre + half * t);
+        const double miss = series_value(coefficients, degree, t) -
+                            ir_function_value(function, parameters, centre + half * t);
         largest = fmax(largest, fabs(miss));
     }
     *error = largest;
@@ -74,18 +76,17 @@ static bool choose_degree(ir_node *node, double tolerance) {
     double scratch[POLYNOMIAL_DEGREE_MAX + 1], error = INFINITY;
     uint32_t highest = 1;
     while (highest <= POLYNOMIAL_DEGREE_MAX) {
-        chebyshev_fit(scratch, &error, node->function, node->interval_low, node->interval_high, highest);
+        chebyshev_fit(scratch, &error, node, node->interval_low, node->interval_high, highest);
         if (error <= tolerance) break;
         highest = 2 * highest + 1;
     }
     if (highest > POLYNOMIAL_DEGREE_MAX) return false;
     uint32_t degree = highest / 2 + 1;
     for (; degree < highest; degree++) {
-        chebyshev_fit(scratch, &error, node->function, node->interval_low, node->interval_high, degree);
+        chebyshev_fit(scratch, &error, node, node->interval_low, node->interval_high, degree);
         if (error <= tolerance) break;
     }
-    chebyshev_fit(node->coefficients, &error, node->function, node->interval_low, node->interval_high,
-                  degree);
+    chebyshev_fit(node->coefficients, &error, node, node->interval_low, node->interval_high, degree);
     /* an odd or even function leaves coefficients that are rounding errors */
     double largest = 0;
     for (uint32_t k = 0; k <= degree; k++) largest = fmax(largest, fabs(node->coefficients[k]));
@@ -109,8 +110,8 @@ static ckks_status make_polynomial(ir_graph *out, ir_node *node, uint32_t from, 
     double *bias = arena_take(out->memory, input->count, sizeof *bias);
     sparse *matrix;
     if (!made.coefficients || !factor || !bias) return NO_MEMORY(err);
-    const double low = ir_function_value(node->function, made.interval_low);
-    const double high = ir_function_value(node->function, made.interval_high);
+    const double low = ir_function_value(node->function, node->parameters, made.interval_low);
+    const double high = ir_function_value(node->function, node->parameters, made.interval_high);
     if (!choose_degree(&made, tolerance * fmax(0.5 * fabs(high - low), 1e-3)))
         return ckks_error_set(
             err, CKKS_PRECISION, node->source,
@@ -124,6 +125,7 @@ static ckks_status make_polynomial(ir_graph *out, ir_node *node, uint32_t from, 
     }
     ckks_status rc = sparse_gather(&matrix, out->memory, input->count, input->count, NULL, factor, err);
     if (rc == CKKS_OK) rc = ir_linear(&made.a, out, from, matrix, bias, node->source, err);
+    if (rc == CKKS_OK) ir_copy_shape(&out->nodes[made.a], input);
     return rc == CKKS_OK ? ir_append(number, out, &made, err) : rc;
 }
 
@@ -180,6 +182,7 @@ ckks_status graph_scale_input(ir_graph *out, const ir_graph *in, const double *f
         const uint32_t count = in->nodes[0].count, input = map[0];
         rc = sparse_gather(&matrix, in->memory, count, count, NULL, factor, err);
         if (rc == CKKS_OK) rc = ir_linear(&map[0], out, input, matrix, NULL, ir_scaling, err);
+        if (rc == CKKS_OK) ir_copy_shape(&out->nodes[map[0]], &in->nodes[0]);
     }
     if (rc != CKKS_OK) return rc;
     out->output = map[in->output];
@@ -194,6 +197,7 @@ ckks_status graph_scale_output(ir_graph *g, double factor, ckks_error *err) {
     for (uint32_t i = 0; i < count; i++) factors[i] = factor;
     ckks_status rc = sparse_gather(&matrix, g->memory, count, count, NULL, factors, err);
     if (rc == CKKS_OK) rc = ir_linear(&g->output, g, from, matrix, NULL, ir_scaling, err);
+    if (rc == CKKS_OK) ir_copy_shape(&g->nodes[g->output], &g->nodes[from]);
     return rc == CKKS_OK ? ir_fold(g, err) : rc;
 }
 

@@ -17,9 +17,9 @@ typedef struct calibration {
     uint32_t column_count;
 } calibration;
 
-/* chebyshev_fit fills coefficients[degree + 1] of the series of f on [low, high] (normalised to [-1, 1]) and
- * the largest error on a fine grid. */
-void chebyshev_fit(double *coefficients, double *error, ir_function function, double low, double high,
+/* chebyshev_fit fills coefficients[degree + 1] of the series of the activation on [low, high] (normalised to
+ * [-1, 1]) and the largest error on a fine grid. */
+void chebyshev_fit(double *coefficients, double *error, const ir_node *activation, double low, double high,
                    uint32_t degree);
 
 /* graph_observe runs all rows through the graph, fills minimum and maximum of each node, and scores

@@ -7,34 +7,6 @@
 
 const char ir_scaling[] = "scaling";
 
-const char *ir_function_name(ir_function function) {
-    switch (function) {
-    case IR_RELU:
-        return "relu";
-    case IR_SIGMOID:
-        return "sigmoid";
-    case IR_TANH:
-        return "tanh";
-    case IR_SILU:
-        return "silu";
-    }
-    return "";
-}
-
-double ir_function_value(ir_function function, double x) {
-    switch (function) {
-    case IR_RELU:
-        return x > 0 ? x : 0;
-    case IR_SIGMOID:
-        return 1 / (1 + exp(-x));
-    case IR_TANH:
-        return tanh(x);
-    case IR_SILU:
-        return x / (1 + exp(-x));
-    }
-    return x;
-}
-
 void ir_init(ir_graph *g, arena *memory) {
     *g = (ir_graph){.memory = memory};
 }
@@ -213,7 +185,7 @@ static double node_value(const ir_node *n, double *const *values, uint32_t i) {
     case IR_PRODUCT:
         return values[n->a][i] * values[n->b][i];
     case IR_ACTIVATION:
-        return ir_function_value(n->function, values[n->a][i]);
+        return ir_function_value(n->function, n->parameters, values[n->a][i]);
     default:
         return chebyshev_value(n->coefficients, n->degree, values[n->a][i]);
     }

@@ -17,12 +17,38 @@
 
 typedef enum ir_kind { IR_INPUT = 1, IR_LINEAR, IR_PRODUCT, IR_ACTIVATION, IR_POLYNOMIAL } ir_kind;
 
-typedef enum ir_function { IR_RELU = 1, IR_SIGMOID, IR_TANH, IR_SILU } ir_function;
+#define IR_RANK_MAX   8u
+#define IR_PARAMETERS 2u
+
+/* What the parameters are: in brackets; the others take none. */
+typedef enum ir_function {
+    IR_RELU = 1,
+    IR_SIGMOID,
+    IR_TANH,
+    IR_SILU,
+    IR_LEAKY_RELU, /* [slope below zero] */
+    IR_ELU,        /* [alpha] */
+    IR_SELU,       /* [alpha, gamma] */
+    IR_CELU,       /* [alpha] */
+    IR_SOFTPLUS,
+    IR_SOFTSIGN,
+    IR_HARD_SIGMOID, /* [alpha, beta]: alpha x + beta within 0 and 1 */
+    IR_HARD_SWISH,
+    IR_GELU,      /* with erf */
+    IR_GELU_TANH, /* the approximation of it that some exporters mean */
+    IR_MISH,
+    IR_ERF,
+    IR_CLIP, /* [low, high], may be infinite */
+    IR_ABS,
+    IR_EXP,
+    IR_POW /* [exponent]: a whole number >= 0 is a polynomial as it stands */
+} ir_function;
 /* the source of nodes that come from no ONNX node */
 extern const char ir_scaling[];
 
+/* "relu"; "" if there is no such function */
 const char *ir_function_name(ir_function function);
-double ir_function_value(ir_function function, double x);
+double ir_function_value(ir_function function, const double parameters[IR_PARAMETERS], double x);
 
 typedef struct ir_term {
     uint32_t from; /* node */
@@ -31,13 +57,16 @@ typedef struct ir_term {
 
 typedef struct ir_node {
     ir_kind kind;
-    uint32_t count;     /* elements */
-    const char *source; /* the ONNX node it came from */
+    uint32_t count;             /* elements */
+    uint32_t rank;              /* axes of its tensor, the batch axis of 1 included; 0: not known */
+    uint32_t dims[IR_RANK_MAX]; /* [rank], product = count */
+    const char *source;         /* the ONNX node it came from */
     uint32_t term_count;
     ir_term *terms;                     /* LINEAR */
     double *bias;                       /* LINEAR: [count] */
     uint32_t a, b;                      /* PRODUCT; a: ACTIVATION, POLYNOMIAL */
     ir_function function;               /* ACTIVATION, POLYNOMIAL */
+    double parameters[IR_PARAMETERS];   /* of the function */
     uint32_t degree;                    /* POLYNOMIAL */
     double *coefficients;               /* POLYNOMIAL: [degree + 1] */
     double polynomial_error;            /* POLYNOMIAL: largest on its interval */
@@ -60,6 +89,10 @@ ckks_status ir_append(uint32_t *out, ir_graph *g, const ir_node *node, ckks_erro
 /* ir_linear appends matrix * from + bias (NULL = none, else copied). */
 ckks_status ir_linear(uint32_t *out, ir_graph *g, uint32_t from, const sparse *matrix, const double *bias,
                       const char *source, ckks_error *err);
+static inline void ir_copy_shape(ir_node *to, const ir_node *from) {
+    to->rank = from->rank;
+    for (uint32_t i = 0; i < from->rank; i++) to->dims[i] = from->dims[i];
+}
 /* ir_count_uses marks what the output needs. */
 void ir_count_uses(ir_graph *g);
 

@@ -16,17 +16,27 @@ void lower_pass(lowering *l, const model_node *node) {
     l->symbols[node->outputs[0]] = l->symbols[node->inputs[0]];
 }
 
+static void set_shape(ir_node *node, const tensor *shape) {
+    if (node->rank || shape->count != node->count) return;
+    node->rank = shape->rank;
+    memcpy(node->dims, shape->dims, shape->rank * sizeof *shape->dims);
+}
+_Static_assert(TENSOR_RANK_MAX <= IR_RANK_MAX, "a tensor's axes fit a node");
+
 ckks_status lower_linear(lowering *l, const model_node *node, uint32_t from, const sparse *matrix,
                          const double *bias, ckks_error *err) {
     uint32_t made;
     const ckks_status rc = ir_linear(&made, l->graph, from, matrix, bias, node->label, err);
-    if (rc == CKKS_OK) l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = made};
-    return rc;
+    if (rc != CKKS_OK) return rc;
+    set_shape(&l->graph->nodes[made], &l->model->values[node->outputs[0]].sample);
+    l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = made};
+    return CKKS_OK;
 }
 
 ckks_status lower_append(lowering *l, const model_node *node, ir_node *made, ckks_error *err) {
     uint32_t number;
     made->source = node->label;
+    set_shape(made, &l->model->values[node->outputs[0]].sample);
     const ckks_status rc = ir_append(&number, l->graph, made, err);
     if (rc == CKKS_OK) l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = number};
     return rc;
@@ -123,10 +133,11 @@ static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *er
 
 ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ckks_error *err) {
     lowering l = {.model = model, .memory = memory, .graph = &out->graph};
-    const ir_node input = {
+    ir_node input = {
         .kind = IR_INPUT, .count = model->input_shape.count, .source = model->values[model->input].name};
     uint32_t number;
     ckks_status rc;
+    set_shape(&input, &model->input_shape);
     *out = (lowered_model){0};
     ir_init(&out->graph, memory);
     l.symbols = arena_take(memory, model->value_count, sizeof *l.symbols);

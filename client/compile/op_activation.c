@@ -10,8 +10,9 @@ static ir_function function_of(const model_node *node) {
 
 static ckks_status activation_evaluate(evaluation *e, ckks_error *err) {
     const ckks_status rc = output_like(e, 0, e->in[0], err);
+    static const double none[IR_PARAMETERS];
     for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++)
-        e->out[0]->data[i] = ir_function_value(function_of(e->node), e->in[0]->data[i]);
+        e->out[0]->data[i] = ir_function_value(function_of(e->node), none, e->in[0]->data[i]);
     return rc;
 }
 
