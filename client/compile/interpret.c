@@ -11,11 +11,15 @@ static ckks_status evaluate_node(const onnx_model *m, const model_node *node, bo
                                  tensor *values, arena *memory, ckks_error *err) {
     evaluation e = {.model = m, .node = node, .memory = memory, .scores_only = scores_only};
     if (!node->op) return CKKS_OK;
+    e.in = arena_take(memory, (uint64_t)node->input_count + OPERATOR_INPUTS_MIN, sizeof *e.in);
+    e.out = arena_take(memory, node->output_count, sizeof *e.out);
+    if (!e.in || !e.out)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a row");
     e.count_max = COMPUTED_MAX;
     for (uint32_t k = 0; k < node->input_count; k++) {
         if (node->inputs[k] == MODEL_NONE) continue;
         e.in[k] = &values[node->inputs[k]];
-        if (!e.in[k]->data) return CKKS_OK; /* depends on something unknown */
+        if (!e.in[k]->data) return CKKS_OK; /* depends on something unknown, or on an output not computed */
         if (!m->values[node->inputs[k]].constant.data) e.count_max = MODEL_ROW_MAX;
     }
     for (uint32_t k = 0; k < node->output_count; k++) e.out[k] = &values[node->outputs[k]];

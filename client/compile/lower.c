@@ -48,7 +48,7 @@ static void find_final(lowering *l) {
     memset(l->is_final, 1, m->value_count);
     for (uint32_t n = m->node_count; n-- > 0;) {
         const model_node *node = &m->nodes[n];
-        bool is_client = node->op && node->op->is_after_scores;
+        bool is_client = node->op && (node->op->flags & OPERATOR_AFTER_SCORES);
         for (uint32_t k = 0; k < node->output_count; k++)
             is_client = is_client && l->is_final[node->outputs[k]];
         for (uint32_t k = 0; !is_client && k < node->input_count; k++)
@@ -70,7 +70,7 @@ static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *e
         for (uint32_t k = 0; k < node->output_count; k++) l->symbols[node->outputs[k]].kind = SYMBOL_CONSTANT;
         return CKKS_OK;
     }
-    if (is_client && !node->op->is_after_scores)
+    if (is_client && !(node->op->flags & OPERATOR_AFTER_SCORES))
         return lower_refuse(l, node,
                             "it comes after a step that only the client can compute (softmax, label)",
                             "end the model at the scores and apply the rest to the decrypted result", err);

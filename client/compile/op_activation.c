@@ -35,8 +35,8 @@ static ckks_status sigmoid_lower(lowering *l, const model_node *node, ckks_error
 }
 
 const operator_row operators_activation[] = {
-    {"", "Relu", 1, 1, 1, false, activation_evaluate, activation_lower},
-    {"", "Sigmoid", 1, 1, 1, false, activation_evaluate, sigmoid_lower},
-    {"", "Tanh", 1, 1, 1, false, activation_evaluate, activation_lower},
+    {"", "Relu", 1, 1, 1, 0, activation_evaluate, activation_lower, NULL},
+    {"", "Sigmoid", 1, 1, 1, 0, activation_evaluate, sigmoid_lower, NULL},
+    {"", "Tanh", 1, 1, 1, 0, activation_evaluate, activation_lower, NULL},
     {0},
 };

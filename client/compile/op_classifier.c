@@ -270,9 +270,9 @@ static ckks_status normalizer_lower(lowering *l, const model_node *node, ckks_er
 }
 
 const operator_row operators_classifier[] = {
-    {"ai.onnx.ml", "Scaler", 1, 1, 1, false, scaler_evaluate, scaler_lower},
-    {"ai.onnx.ml", "LinearClassifier", 1, 1, 2, false, classifier_evaluate, classifier_lower},
-    {"ai.onnx.ml", "Normalizer", 1, 1, 1, true, after_evaluate, normalizer_lower},
-    {"ai.onnx.ml", "ZipMap", 1, 1, 1, true, after_evaluate, zipmap_lower},
+    {"ai.onnx.ml", "Scaler", 1, 1, 1, 0, scaler_evaluate, scaler_lower, NULL},
+    {"ai.onnx.ml", "LinearClassifier", 1, 1, 2, 0, classifier_evaluate, classifier_lower, NULL},
+    {"ai.onnx.ml", "Normalizer", 1, 1, 1, OPERATOR_AFTER_SCORES, after_evaluate, normalizer_lower, NULL},
+    {"ai.onnx.ml", "ZipMap", 1, 1, 1, OPERATOR_AFTER_SCORES, after_evaluate, zipmap_lower, NULL},
     {0},
 };

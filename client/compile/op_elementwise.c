@@ -181,10 +181,10 @@ static ckks_status pow_lower(lowering *l, const model_node *node, ckks_error *er
 }
 
 const operator_row operators_elementwise[] = {
-    {"", "Add", 2, 2, 1, false, elementwise_evaluate, elementwise_lower},
-    {"", "Sub", 2, 2, 1, false, elementwise_evaluate, elementwise_lower},
-    {"", "Mul", 2, 2, 1, false, elementwise_evaluate, elementwise_lower},
-    {"", "Div", 2, 2, 1, false, elementwise_evaluate, elementwise_lower},
-    {"", "Pow", 2, 2, 1, false, elementwise_evaluate, pow_lower},
+    {"", "Add", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
+    {"", "Sub", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
+    {"", "Mul", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
+    {"", "Div", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
+    {"", "Pow", 2, 2, 1, 0, elementwise_evaluate, pow_lower, NULL},
     {0},
 };

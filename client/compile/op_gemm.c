@@ -1,8 +1,6 @@
 /* Gemm and MatMul with one constant factor: dense layers. */
 #include "client/compile/operator.h"
 
-#define PRODUCT_WORK_MAX (UINT64_C(1) << 26) /* multiplications of one row */
-
 /* A product seen as matrices: y[m][n] = alpha * sum_k a[m][k] * b[k][n], each possibly stored transposed. */
 typedef struct product {
     uint32_t m, n, k;
@@ -54,10 +52,9 @@ static uint32_t matmul_shape(int64_t dims[TENSOR_RANK_MAX], const tensor *a, con
     return rank;
 }
 
-/* a small file must not be able to ask for hours of work */
 static ckks_status check_work(const product *p, const model_node *node, ckks_error *err) {
     const uint64_t results = (uint64_t)p->m * p->n;
-    if (results <= PRODUCT_WORK_MAX && results * p->k <= PRODUCT_WORK_MAX) return CKKS_OK;
+    if (results <= OPERATOR_WORK_MAX && results * p->k <= OPERATOR_WORK_MAX) return CKKS_OK;
     return ckks_error_set(err, CKKS_TOO_LARGE, node->label, "a product of %u x %u by %u x %u", p->m, p->k,
                           p->k, p->n);
 }
@@ -182,7 +179,7 @@ static ckks_status matmul_lower(lowering *l, const model_node *node, ckks_error 
 }
 
 const operator_row operators_gemm[] = {
-    {"", "Gemm", 2, 3, 1, false, gemm_evaluate, gemm_lower},
-    {"", "MatMul", 2, 2, 1, false, matmul_evaluate, matmul_lower},
+    {"", "Gemm", 2, 3, 1, 0, gemm_evaluate, gemm_lower, NULL},
+    {"", "MatMul", 2, 2, 1, 0, matmul_evaluate, matmul_lower, NULL},
     {0},
 };

@@ -91,7 +91,7 @@ static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error 
 }
 
 const operator_row operators_output[] = {
-    {"", "Softmax", 1, 1, 1, false, softmax_evaluate, softmax_lower},
-    {"", "ArgMax", 1, 1, 1, true, argmax_evaluate, argmax_lower},
+    {"", "Softmax", 1, 1, 1, 0, softmax_evaluate, softmax_lower, NULL},
+    {"", "ArgMax", 1, 1, 1, OPERATOR_AFTER_SCORES, argmax_evaluate, argmax_lower, NULL},
     {0},
 };

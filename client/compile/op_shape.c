@@ -126,10 +126,10 @@ static ckks_status constant_evaluate(evaluation *e, ckks_error *err) {
 }
 
 const operator_row operators_shape[] = {
-    {"", "Flatten", 1, 1, 1, true, flatten_evaluate, pass_lower},
-    {"", "Reshape", 2, 2, 1, true, reshape_evaluate, reshape_lower},
-    {"", "Identity", 1, 1, 1, true, identity_evaluate, pass_lower},
-    {"", "Cast", 1, 1, 1, true, cast_evaluate, cast_lower},
-    {"", "Constant", 0, 0, 1, false, constant_evaluate, pass_lower},
+    {"", "Flatten", 1, 1, 1, OPERATOR_AFTER_SCORES, flatten_evaluate, pass_lower, NULL},
+    {"", "Reshape", 2, 2, 1, OPERATOR_AFTER_SCORES, reshape_evaluate, reshape_lower, NULL},
+    {"", "Identity", 1, 1, 1, OPERATOR_AFTER_SCORES, identity_evaluate, pass_lower, NULL},
+    {"", "Cast", 1, 1, 1, OPERATOR_AFTER_SCORES, cast_evaluate, cast_lower, NULL},
+    {"", "Constant", 0, 0, 1, 0, constant_evaluate, pass_lower, NULL},
     {0},
 };

@@ -10,14 +10,18 @@
 #include "client/compile/lower.h"
 #include "client/compile/model.h"
 
-#define OPERATOR_INPUTS_MAX  3u
-#define OPERATOR_OUTPUTS_MAX 2u
+/* in[] has at least so many entries, whatever the node has */
+#define OPERATOR_INPUTS_MIN 8u
+/* inputs of an operator that takes any number (Concat), outputs of one that gives any number (Split) */
+#define OPERATOR_MANY 4096u
+/* multiplications of one row: a small file must not be able to ask for hours of work */
+#define OPERATOR_WORK_MAX (UINT64_C(1) << 26)
 
 typedef struct evaluation {
     const onnx_model *model;
     const model_node *node;
-    const tensor *in[OPERATOR_INPUTS_MAX]; /* NULL: left out */
-    tensor *out[OPERATOR_OUTPUTS_MAX];
+    const tensor **in; /* NULL: left out */
+    tensor **out;      /* one for each of the node's outputs */
     arena *memory;
     bool scores_only;
     uint32_t count_max; /* elements that an output may have */
@@ -29,12 +33,17 @@ typedef ckks_status (*operator_evaluate)(evaluation *e, ckks_error *err);
  * What cannot run encrypted is recorded with lower_refuse and is no error. */
 typedef ckks_status (*operator_lower)(lowering *l, const model_node *node, ckks_error *err);
 
+enum {
+    OPERATOR_AFTER_SCORES = 1, /* may stand behind what the client computes (a softmax, a label) */
+    OPERATOR_SHAPE_ONLY = 2,   /* reads its inputs' shapes alone: a constant, whatever the inputs are */
+};
+
 typedef struct operator_row {
     const char *domain, *type;
-    uint32_t input_min, input_max, output_max;
-    bool is_after_scores; /* may stand behind what the client computes (a softmax, a label) */
+    uint32_t input_min, input_max, output_max, flags;
     operator_evaluate evaluate;
     operator_lower lower;
+    const char *note; /* what of it runs encrypted, for the table of operators; NULL: all of it */
 } operator_row;
 
 /* operator_find: NULL if unknown. "" and "ai.onnx" are the same domain. */
@@ -43,8 +52,9 @@ const operator_row *operator_find(const char *domain, const char *type);
 void operator_way_out(const char *type, const char **reason, const char **way_out);
 
 /* the families */
-extern const operator_row operators_gemm[], operators_elementwise[], operators_shape[],
-    operators_classifier[], operators_activation[], operators_output[];
+extern const operator_row operators_gemm[], operators_window[], operators_normalization[],
+    operators_elementwise[], operators_shape[], operators_classifier[], operators_activation[],
+    operators_output[];
 
 /* ---- help for evaluate ---- */
 

@@ -3,13 +3,9 @@
 #include <string.h>
 
 const operator_row *operator_find(const char *domain, const char *type) {
-    const operator_row *const families[] = {operators_gemm,
-                                            operators_elementwise,
-                                            operators_shape,
-                                            operators_classifier,
-                                            operators_activation,
-                                            operators_output,
-                                            NULL};
+    const operator_row *const families[] = {
+        operators_gemm,       operators_window,     operators_normalization, operators_elementwise, operators_shape,
+        operators_classifier, operators_activation, operators_output,        NULL};
     for (const operator_row *const *family = families; *family; family++)
         for (const operator_row *row = *family; row->type; row++)
             if (strcmp(row->type, type) == 0 && strcmp(row->domain, domain) == 0) return row;
@@ -20,12 +16,9 @@ void operator_way_out(const char *type, const char **reason, const char **way_ou
     static const struct {
         const char *type, *reason, *way_out;
     } known[] = {
-        {"Conv", "convolutions are not compiled",
-         "replace it by a dense layer, or apply it before encryption"},
         {"MaxPool", "a maximum needs comparisons, which encrypted numbers do not have",
-         "use a dense layer with stride-like weights, or average before encryption"},
-        {"BatchNormalization", "normalisation layers are not compiled",
-         "fuse it into the layer before it (torch: fuse_modules; onnxsim does it too)"},
+         "use AveragePool of the same kernel and stride, and train again (a few epochs from the old weights "
+         "suffice)"},
         {"LayerNormalization", "it divides by a value that depends on the input",
          "train without it, or with a normalisation whose statistics are constants"},
         {"Exp", "no polynomial for this function",
