@@ -2,8 +2,8 @@
 # Installs what is missing of our Debian packages; touches nothing and needs no network when all are there.
 set -euo pipefail
 run=(gcc make pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libuv1-dev libmicrohttpd-dev
-     libsqlite3-dev libinih-dev libsodium-dev libssl-dev libsystemd-dev zlib1g-dev libcmocka-dev libflint-dev libmpfr-dev
-     libgmp-dev libgomp1 python3 python3-protobuf python3-numpy openssl curl ca-certificates)
+     libsqlite3-dev libinih-dev libsodium-dev libssl-dev libsystemd-dev zlib1g-dev libcmocka-dev libonnx-testdata libflint-dev
+     libmpfr-dev libgmp-dev libgomp1 python3 python3-protobuf python3-numpy openssl curl ca-certificates)
 dev=(clang-14 clang-format-14 clang-tidy-14 clang libomp-dev libclang-rt-14-dev llvm-14 shellcheck yamllint systemd
      patchelf prometheus valgrind debootstrap ccache)
 packages=("${run[@]}")

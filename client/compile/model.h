@@ -34,7 +34,8 @@ enum {
     ELEMENT_FLOAT16 = 10,
     ELEMENT_DOUBLE = 11,
     ELEMENT_UINT32 = 12,
-    ELEMENT_UINT64 = 13
+    ELEMENT_UINT64 = 13,
+    ELEMENT_BFLOAT16 = 16
 };
 
 typedef struct tensor {

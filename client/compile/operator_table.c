@@ -3,9 +3,9 @@
 #include <string.h>
 
 const operator_row *operator_find(const char *domain, const char *type) {
-    const operator_row *const families[] = {
-        operators_gemm,       operators_window,     operators_normalization, operators_elementwise, operators_shape,
-        operators_classifier, operators_activation, operators_output,        NULL};
+    const operator_row *const families[] = {operators_gemm,        operators_window, operators_normalization,
+                                            operators_elementwise, operators_shape,  operators_classifier,
+                                            operators_activation,  operators_output, NULL};
     for (const operator_row *const *family = families; *family; family++)
         for (const operator_row *row = *family; row->type; row++)
             if (strcmp(row->type, type) == 0 && strcmp(row->domain, domain) == 0) return row;
