@@ -85,6 +85,8 @@ ifeq ($(SANITIZER)$(notdir $(CC)),gcc)
   NVCC_ARCH := $(if $(filter all,$(CUDA_ARCH)),-gencode arch=compute_80$(comma)code=sm_80 -gencode arch=compute_89$(comma)code=sm_89 \
                -gencode arch=compute_90$(comma)code=sm_90 -gencode arch=compute_90$(comma)code=compute_90,-arch=sm_$(CUDA_NATIVE))
   CUDA_OBJ := $(patsubst kernels/cuda/%.cu,build/cuda-$(CUDA_TAG)/%.o,$(CUDA_SRC))
+  # the kernels are the same; the back end can also break its card
+  CUDA_OBJ_FAULT := $(patsubst %/device_cuda.o,%/device_cuda-fault.o,$(CUDA_OBJ))
   CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
   # no contraction: every fused multiply-add of the FP64 path is written out
   NVCC_FLAGS := -std=c++17 -O3 --fmad=false --threads 2 --compress-mode=size -I. -DCKKSD_CUDA $(NVCC_ARCH) \
@@ -233,6 +235,9 @@ build/cuda-$(CUDA_TAG)/%.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -c $< -o $@
+build/cuda-$(CUDA_TAG)/%-fault.o: kernels/cuda/%.cu
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -DCKKS_FAULT_INJECTION -MMD -c $< -o $@
 
 define archive
 	@mkdir -p $(@D)
@@ -242,7 +247,7 @@ endef
 
 $(LIBCKKS): $(call obj,$(KERNELS_SRC)) $(CUDA_OBJ)
 	$(archive)
-$(LIBCKKS_FAULT): $(patsubst %.c,$(B)/fault/%.o,$(KERNELS_SRC)) $(CUDA_OBJ)
+$(LIBCKKS_FAULT): $(patsubst %.c,$(B)/fault/%.o,$(KERNELS_SRC)) $(CUDA_OBJ_FAULT)
 	$(archive)
 $(LIBPROTO): $(call obj,$(PROTO_SRC)) $(gen_obj)
 	$(archive)

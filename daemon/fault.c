@@ -21,8 +21,9 @@ void fault_replay(device *dev) {
     static _Atomic long replays;
     const long slow_ms = setting("CKKSD_TEST_SLOW_MS");
     if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
-    if (atomic_fetch_add(&replays, 1) + 1 == setting("CKKSD_TEST_FAIL_REPLAY"))
-        device_fault_set(dev, 1, true);
+    const long now = atomic_fetch_add(&replays, 1) + 1;
+    if (now == setting("CKKSD_TEST_FAIL_REPLAY")) device_fault_set(dev, 1, true);
+    if (now == setting("CKKSD_TEST_LOSE_REPLAY")) device_fault_lose(dev);
 }
 
 void fault_replay_end(device *dev) {

@@ -133,7 +133,10 @@ static void on_recovered(loop_event *event) {
     if (mine->job.rc != CKKS_OK) {
         log_error(LOG_LEVEL_ERROR, "slot_lost", &mine->job.err);
         slot_set_state(where, SLOT_LOST);
-        if (count_slots(s, SLOT_LOST) == s->slots.count) fatal(s, "every slot is lost");
+        if (device_is_lost(s->device))
+            fatal(s, "the device is lost: this process cannot use it any more");
+        else if (count_slots(s, SLOT_LOST) == s->slots.count)
+            fatal(s, "every slot is lost");
         return;
     }
     for (uint32_t i = 0; i < mine->model_count; i++)
@@ -150,6 +153,12 @@ void server_quarantine(server *s, slot *where, const char *why) {
     if (where->state == SLOT_QUARANTINED || where->state == SLOT_LOST) return;
     log_write(LOG_LEVEL_ERROR, "event=slot_quarantined slot=%u message=%s", where->index,
               log_quote(quoted, sizeof quoted, why));
+    if (device_is_lost(s->device)) { /* all slots have this device, and only a new process gets it back */
+        slot_set_state(where, SLOT_LOST);
+        for (uint32_t i = 0; i < SLOT_MODELS_MAX; i++) where->has_program[i] = false;
+        fatal(s, "the device is lost: this process cannot use it any more");
+        return;
+    }
     slot_set_state(where, SLOT_QUARANTINED);
     mine->server = s;
     mine->model_count = 0;

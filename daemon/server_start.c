@@ -149,7 +149,10 @@ static ckks_status open_device(server *s, ckks_error *err) {
                                   .threads = threads,
                                   .bytes_max = c->device_memory_bytes};
     const ckks_status rc = device_open(&s->device, &wanted, err);
-    if (rc == CKKS_OK) log_write(LOG_LEVEL_NOTICE, "event=device device=\"%s\"", device_describe(s->device));
+    if (rc == CKKS_OK)
+        log_write(LOG_LEVEL_NOTICE, "event=device device=\"%s\" id=%s why=\"%s\"", device_describe(s->device),
+                  device_hardware_id(s->device)[0] ? device_hardware_id(s->device) : "-",
+                  device_reason(s->device));
     return rc;
 }
 

@@ -7,28 +7,51 @@
 #include "kernels/device_internal.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- device ---- */
 
-static ckks_status open_backend(backend_device *out, const device_config *config, ckks_error *err) {
-    if (config->kind == DEVICE_CPU) return device_cpu_open(out, config, err);
+/* What `auto` says when it takes the CPU. */
+static ckks_status open_cpu_instead(backend_device *out, const device_config *config, const char *why,
+                                    ckks_error *err) {
+    const ckks_status rc = device_cpu_open(out, config, err);
+    snprintf(out->reason, sizeof out->reason, "auto: %.130s, so the CPU", why);
+    return rc;
+}
+
+static ckks_status open_auto(backend_device *out, const device_config *config, ckks_error *err) {
 #ifdef CKKSD_CUDA
-    if (config->kind == DEVICE_CUDA) return device_cuda_open(out, config, err);
-    if (config->kind == DEVICE_AUTO) {
-        ckks_error cause = {0};
-        const ckks_status rc = device_cuda_open(out, config, &cause);
-        if (rc == CKKS_OK) return CKKS_OK;
-        if (rc == CKKS_NOT_FOUND) return device_cpu_open(out, config, err);
-        if (err && err->code == CKKS_OK) *err = cause;
+    ckks_error cause = {0};
+    const ckks_status rc = device_cuda_open(out, config, &cause);
+    if (rc == CKKS_NOT_FOUND) return open_cpu_instead(out, config, cause.message, err);
+    if (rc != CKKS_OK) return ckks_error_set(err, rc, cause.field, "%s", cause.message);
+    char why[sizeof out->reason];
+    memcpy(why, out->reason, sizeof why);
+    snprintf(out->reason, sizeof out->reason, "auto: %.150s", why);
+    return CKKS_OK;
+#else
+    return open_cpu_instead(out, config, "this build has no CUDA back end", err);
+#endif
+}
+
+static ckks_status open_backend(backend_device *out, const device_config *config, ckks_error *err) {
+    switch (config->kind) {
+    case DEVICE_CPU: {
+        const ckks_status rc = device_cpu_open(out, config, err);
+        snprintf(out->reason, sizeof out->reason, "configured");
         return rc;
     }
+    case DEVICE_AUTO:
+        return open_auto(out, config, err);
+    case DEVICE_CUDA:
+#ifdef CKKSD_CUDA
+        return device_cuda_open(out, config, err);
 #else
-    if (config->kind == DEVICE_CUDA)
         return ckks_error_set(err, CKKS_UNSUPPORTED, "device", "this build has no CUDA back end");
-    if (config->kind == DEVICE_AUTO) return device_cpu_open(out, config, err);
 #endif
+    }
     return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "kind", "device kind %d is unknown", (int)config->kind);
 }
 
@@ -67,6 +90,12 @@ void device_close(device *dev) {
 const char *device_describe(const device *dev) {
     return dev->back.description;
 }
+const char *device_reason(const device *dev) {
+    return dev->back.reason;
+}
+const char *device_hardware_id(const device *dev) {
+    return dev->back.hardware_id;
+}
 device_kind device_get_kind(const device *dev) {
     return dev->back.backend->kind;
 }
@@ -81,8 +110,54 @@ static pthread_mutex_t *books(const device *dev) {
 
 /* ---- failure injection ---- */
 
+/* Only a device whose back end cannot be lost pretends. */
+static bool pretends_to_be_lost(const device *dev) {
+#ifdef CKKS_FAULT_INJECTION
+    pthread_mutex_lock(books(dev));
+    const bool is_lost = dev->fault_is_lost;
+    pthread_mutex_unlock(books(dev));
+    return is_lost;
+#else
+    (void)dev;
+    return false;
+#endif
+}
+
+static ckks_status refuse_lost(ckks_error *err) {
+    return ckks_error_set(err, CKKS_DEVICE_ERROR, "sticky", "injected loss of the device");
+}
+
+bool device_is_lost(const device *dev) {
+    const device_backend *backend = dev->back.backend;
+    return pretends_to_be_lost(dev) || (backend->is_lost && backend->is_lost(dev->back.self));
+}
+
+#ifdef CKKS_FAULT_INJECTION
+/* true: `rc` is what the call on the stream returns */
+static bool lose(device_stream *stream, ckks_status *rc, ckks_error *err) {
+    device *dev = stream->dev;
+    pthread_mutex_lock(&dev->lock);
+    const bool now = dev->fault_lose;
+    dev->fault_lose = false;
+    if (now && !dev->back.backend->stream_trap) dev->fault_is_lost = true;
+    pthread_mutex_unlock(&dev->lock);
+    if (!now) return false;
+    ckks_error cause = {0};
+    (void)refuse_lost(&cause);
+    *rc = dev->back.backend->stream_trap ? dev->back.backend->stream_trap(stream->self, err)
+                                         : dev->back.backend->stream_fail(stream->self, &cause, err);
+    return true;
+}
+#else
+static bool lose(device_stream *stream, ckks_status *rc, ckks_error *err) {
+    (void)stream, (void)rc, (void)err;
+    return false;
+}
+#endif
+
 ckks_status device_call(device *dev, call_kind kind, bool *fail_later, ckks_error *err) {
     if (fail_later) *fail_later = false;
+    if (pretends_to_be_lost(dev)) return refuse_lost(err);
 #ifdef CKKS_FAULT_INJECTION
     pthread_mutex_lock(&dev->lock);
     const bool fails = ++dev->fault_calls == dev->fault_nth;
@@ -107,6 +182,11 @@ void device_fault_set(device *dev, uint64_t nth, bool asynchronous) {
     dev->fault_calls = 0;
     dev->fault_nth = nth;
     dev->fault_asynchronous = asynchronous;
+    pthread_mutex_unlock(&dev->lock);
+}
+void device_fault_lose(device *dev) {
+    pthread_mutex_lock(&dev->lock);
+    dev->fault_lose = true;
     pthread_mutex_unlock(&dev->lock);
 }
 uint64_t device_fault_calls(const device *dev) {
@@ -310,6 +390,11 @@ static ckks_status enter_host_wait(device *dev, const recording *r, const char *
 }
 
 ckks_status device_stream_synchronize(device_stream *stream, ckks_error *err) {
+    /* what was enqueued before still runs: whoever frees memory behind this must not be early */
+    if (pretends_to_be_lost(stream->dev)) {
+        (void)stream->dev->back.backend->stream_synchronize(stream->self, NULL);
+        return refuse_lost(err);
+    }
     const ckks_status rc = enter_host_wait(stream->dev, stream->recording, "device_stream_synchronize", err);
     if (rc != CKKS_OK) return rc;
     return stream->dev->back.backend->stream_synchronize(stream->self, err);
@@ -387,6 +472,10 @@ ckks_status device_stream_wait(device_stream *stream, device_event *event, ckks_
 }
 
 ckks_status device_event_synchronize(device_event *event, ckks_error *err) {
+    if (pretends_to_be_lost(event->dev) && !event->recording_serial) {
+        (void)event->dev->back.backend->event_synchronize(event->self, NULL);
+        return refuse_lost(err);
+    }
     const ckks_status rc = enter_host_wait(event->dev, NULL, "device_event_synchronize", err);
     if (rc != CKKS_OK) return rc;
     if (event->recording_serial)
@@ -413,6 +502,7 @@ static ckks_status enqueue(device_stream *stream, const device_operation *operat
     bool fail_later;
     if ((rc = stream_call(stream, CALL_WORK, &fail_later, err)) != CKKS_OK) return rc;
     if (stream->recording) return recording_append(stream, operation, accesses, access_count, err);
+    if (lose(stream, &rc, err)) return rc;
     if (fail_later) {
         ckks_error cause = {0};
         ckks_error_set(&cause, CKKS_DEVICE_ERROR, "device", "injected asynchronous failure");
@@ -504,6 +594,7 @@ ckks_status device_graph_replay(device_graph *graph, device_stream *stream, ckks
         return refuse_work(stream, &cause, err);
     }
     if ((rc = stream_call(stream, CALL_WORK, &fail_later, err)) != CKKS_OK) return rc;
+    if (lose(stream, &rc, err)) return rc;
     if (fail_later) {
         ckks_error cause = {0};
         ckks_error_set(&cause, CKKS_DEVICE_ERROR, "device", "injected asynchronous failure");

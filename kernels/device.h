@@ -44,6 +44,14 @@ ckks_status device_open(device **out, const device_config *config, ckks_error *e
 void device_close(device *dev);
 /* device_describe: "CPU, 2 threads, scalar", "NVIDIA H200 (sm_90), 139 GiB". Static for the device's life. */
 const char *device_describe(const device *dev);
+/* device_reason: why this device was taken, in a few words: "auto: the only GPU", "auto: no NVIDIA driver on
+ * this machine, so the CPU". Static for the device's life. */
+const char *device_reason(const device *dev);
+/* device_hardware_id: the card's UUID as nvidia-smi prints it; "" for a CPU. */
+const char *device_hardware_id(const device *dev);
+/* device_is_lost: an error came (a trap, an illegal address, an uncorrectable memory error) after which no
+ * call on this device can succeed again in this process. Any thread; does not block. */
+bool device_is_lost(const device *dev);
 device_kind device_get_kind(const device *dev);
 /* device_id is unique within the process and never 0: it goes into value signatures. */
 uint32_t device_id(const device *dev);
@@ -154,5 +162,8 @@ void device_graph_destroy(device_graph *graph);
  * copy is accepted and fails on the stream. device_fault_calls returns the calls counted since. */
 void device_fault_set(device *dev, uint64_t nth, bool asynchronous);
 uint64_t device_fault_calls(const device *dev);
+/* device_fault_lose: the next work enqueued on any stream loses the device for good (CUDA: a kernel that
+ * traps takes its place). */
+void device_fault_lose(device *dev);
 
 #endif

@@ -48,6 +48,11 @@ typedef struct device_backend {
     ckks_status (*stream_recover)(void *stream, ckks_error *err);
     /* stream_fail enqueues a failure: the stream's sticky error when its turn comes */
     ckks_status (*stream_fail)(void *stream, const ckks_error *cause, ckks_error *err);
+    /* stream_trap, in fault-injection builds: enqueues work that loses the device for good. NULL: the front
+     * end pretends. */
+    ckks_status (*stream_trap)(void *stream, ckks_error *err);
+    /* is_lost: has an error come that the device does not recover from? NULL: it has none */
+    bool (*is_lost)(const void *self);
 
     ckks_status (*event_create)(void *self, void **event, ckks_error *err);
     void (*event_destroy)(void *event);
@@ -80,6 +85,8 @@ typedef struct backend_device {
     void *self;
     uint64_t bytes_total; /* memory of the device */
     char description[160];
+    char reason[160];     /* why this one of several */
+    char hardware_id[48]; /* UUID of the card; "" for a CPU */
 } backend_device;
 
 ckks_status device_cpu_open(backend_device *out, const device_config *config, ckks_error *err);

@@ -84,6 +84,8 @@ struct device {
 #ifdef CKKS_FAULT_INJECTION
     uint64_t fault_calls, fault_nth;
     bool fault_asynchronous;
+    bool fault_lose;    /* the next work loses the device */
+    bool fault_is_lost; /* it did, on a back end that cannot be lost */
     bool skip_race_check;
 #endif
 };

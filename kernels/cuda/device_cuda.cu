@@ -10,6 +10,11 @@
  */
 #include "kernels/cuda/cuda_internal.cuh"
 
+extern "C" {
+#include "kernels/device_select.h"
+}
+
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -119,9 +124,12 @@ bool is_sticky(cudaError_t status) {
            status == cudaErrorMisalignedAddress || status == cudaErrorInvalidAddressSpace ||
            status == cudaErrorInvalidPc || status == cudaErrorHardwareStackError ||
            status == cudaErrorIllegalInstruction || status == cudaErrorAssert ||
-           status == cudaErrorECCUncorrectable || status == cudaErrorLaunchTimeout ||
-           status == cudaErrorDevicesUnavailable;
+           status == cudaErrorECCUncorrectable || status == cudaErrorNvlinkUncorrectable ||
+           status == cudaErrorLaunchTimeout || status == cudaErrorDevicesUnavailable;
 }
+
+/* A sticky error was seen. All cards of the process share the mark: whoever sees it ends the process. */
+std::atomic<bool> is_context_lost{false};
 
 /* Selects the device for this thread; cheap when it is current already. */
 ckks_status use(const CudaDevice *device, ckks_error *err) {
@@ -222,6 +230,24 @@ ckks_status cuda_stream_fail(void *stream, const ckks_error *cause, ckks_error *
     static_cast<CudaStream *>(stream)->fault->set(*cause);
     return CKKS_OK;
 }
+
+bool cuda_is_lost(const void *) {
+    return is_context_lost.load();
+}
+#ifdef CKKS_FAULT_INJECTION
+__global__ void trap() {
+    __trap();
+}
+ckks_status cuda_stream_trap(void *stream, ckks_error *err) {
+    CudaStream *s = static_cast<CudaStream *>(stream);
+    USE(s->device);
+    s->last_is_kernel = false;
+    trap<<<1, 1, 0, s->stream>>>();
+    return cuda_check(cudaGetLastError(), "trap", err);
+}
+#else
+ckks_status (*const cuda_stream_trap)(void *, ckks_error *) = nullptr;
+#endif
 
 /* ---- events ---- */
 
@@ -449,6 +475,8 @@ const device_backend backend = {
     cuda_stream_synchronize,
     cuda_stream_recover,
     cuda_stream_fail,
+    cuda_stream_trap,
+    cuda_is_lost,
     cuda_event_create,
     cuda_event_destroy,
     cuda_event_record,
@@ -472,49 +500,53 @@ void uuid_text(char text[48], const cudaUUID_t &uuid) {
              b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
-/* index of the device that `selector` (index or UUID; NULL = 0) names */
-ckks_status select_device(int *out, const char *selector, int count, ckks_error *err) {
-    if (!selector || !*selector) {
-        *out = 0;
+/* What the driver says, as plain data. cards[] are in the runtime's order, which the index means. */
+ckks_status take_inventory(gpu_inventory *out, ckks_error *err) {
+    int count = 0;
+    *out = gpu_inventory{};
+    out->needed_version = CUDART_VERSION;
+    const cudaError_t found = cudaGetDeviceCount(&count);
+    if (found != cudaSuccess) {
+        (void)cudaGetLastError();
+        out->cause = cudaGetErrorString(found);
+        const bool is_old =
+            cudaDriverGetVersion(&out->driver_version) == cudaSuccess && out->driver_version != 0;
+        out->presence = found == cudaErrorInsufficientDriver && is_old ? GPU_DRIVER_TOO_OLD
+                        : found == cudaErrorInsufficientDriver         ? GPU_NO_DRIVER
+                        : found == cudaErrorNoDevice                   ? GPU_NO_CARD
+                                                                       : GPU_NOT_USABLE;
         return CKKS_OK;
     }
-    char *end = nullptr;
-    const long index = strtol(selector, &end, 10);
-    if (*end == 0) {
-        if (index < 0 || index >= count)
-            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "device",
-                                  "there is no GPU %s: this machine has %d (0 to %d)", selector, count,
-                                  count - 1);
-        *out = (int)index;
-        return CKKS_OK;
-    }
-    for (int i = 0; i < count; i++) {
+    out->presence = count > 0 ? GPU_PRESENT : GPU_NO_CARD;
+    out->count = count < (int)GPU_CARDS_MAX ? (u32)count : GPU_CARDS_MAX;
+    for (u32 i = 0; i < out->count; i++) {
         cudaDeviceProp p;
-        char text[48];
-        CUDA_TRY(cudaGetDeviceProperties(&p, i));
-        uuid_text(text, p.uuid);
-        if (strcmp(text, selector) == 0) {
-            *out = i;
-            return CKKS_OK;
-        }
+        CUDA_TRY(cudaGetDeviceProperties(&p, (int)i));
+        gpu_card *card = &out->cards[i];
+        snprintf(card->name, sizeof card->name, "%.90s", p.name);
+        uuid_text(card->uuid, p.uuid);
+        card->major = p.major, card->minor = p.minor;
     }
-    return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no GPU of this machine has the UUID %s", selector);
+    return CKKS_OK;
 }
 
-/* FP64 at full rate (half of FP32): data-centre cards of compute capability 6.0, 7.0, 8.0, 9.0 and 10.0.
+/* FP64 at full rate (half of FP32): data-centre cards of compute capability 8.0, 9.0 and 10.0.
  * CKKSD_CUDA_PATH=f64|i64 forces one, for tests. */
-bool prefers_f64(const cudaDeviceProp &p) {
+bool prefers_f64(const gpu_card *p) {
     const char *forced = getenv("CKKSD_CUDA_PATH");
     if (forced && strcmp(forced, "f64") == 0) return true;
     if (forced && strcmp(forced, "i64") == 0) return false;
-    return p.minor == 0 && (p.major == 6 || p.major == 7 || p.major == 8 || p.major == 9 || p.major == 10);
+    return p->minor == 0 && (p->major == 8 || p->major == 9 || p->major == 10);
 }
 
 } // namespace
 
 ckks_status cuda_check(cudaError_t status, const char *call, ckks_error *err) {
     if (status == cudaSuccess) return CKKS_OK;
-    if (!is_sticky(status)) (void)cudaGetLastError(); /* clears what can be cleared */
+    if (is_sticky(status))
+        is_context_lost.store(true);
+    else
+        (void)cudaGetLastError(); /* clears what can be cleared */
     if (status == cudaErrorMemoryAllocation)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device memory",
                               "%s: the card has no memory left for this", call);
@@ -522,40 +554,46 @@ ckks_status cuda_check(cudaError_t status, const char *call, ckks_error *err) {
                           cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-/* One warm-up call per kernel module: lazy loading inside a capture could break it. */
-static ckks_status load_all_kernels(ckks_error *err) {
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+namespace {
+
+__global__ void is_there() {}
+
+/* Everything is loaded now: lazy loading inside a capture could break it. */
+ckks_status load_all_kernels(const gpu_card *card, ckks_error *err) {
     CUDA_TRY(cudaFree(nullptr));
-    return CKKS_OK;
+    cudaFuncAttributes attributes;
+    const cudaError_t found = cudaFuncGetAttributes(&attributes, is_there);
+    if (found == cudaErrorNoKernelImageForDevice || found == cudaErrorInvalidDeviceFunction ||
+        found == cudaErrorUnsupportedPtxVersion) {
+        (void)cudaGetLastError();
+        return ckks_error_set(err, CKKS_UNSUPPORTED, "device",
+                              "this build has no code for %.60s (compute capability %d.%d): build it with "
+                              "CUDA_ARCH=all, or on that machine",
+                              card->name, card->major, card->minor);
+    }
+    return cuda_check(found, "cudaFuncGetAttributes", err);
 }
 
+void describe(backend_device *out, const gpu_card *card, const CudaDevice *device, size_t total) {
+    snprintf(out->description, sizeof out->description, "%.80s (sm_%d%d, %s), %.0f GiB", card->name,
+             card->major, card->minor, device->is_f64 ? "FP64 path" : "64-bit integer path",
+             (double)total / 1073741824.0);
+    snprintf(out->hardware_id, sizeof out->hardware_id, "%s", card->uuid);
+}
+
+} // namespace
+
 ckks_status device_cuda_open(backend_device *out, const device_config *config, ckks_error *err) {
-    int count = 0, index = 0;
+    gpu_inventory cards;
+    u32 index = 0;
+    ckks_status rc;
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-    const cudaError_t found = cudaGetDeviceCount(&count);
-    if (found != cudaSuccess || count == 0) {
-        (void)cudaGetLastError();
-        int driver = 0;
-        if (found == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
-            driver != 0)
-            return ckks_error_set(
-                err, CKKS_NOT_FOUND, "device",
-                "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the driver",
-                driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-        if (found == cudaErrorInsufficientDriver)
-            return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA driver on this machine");
-        return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA GPU: %s", cudaGetErrorString(found));
-    }
-    ckks_status rc = select_device(&index, config->selector, count, err);
-    if (rc != CKKS_OK) return rc;
-    cudaDeviceProp p;
-    CUDA_TRY(cudaGetDeviceProperties(&p, index));
-    if (p.major < 8)
-        return ckks_error_set(err, CKKS_NOT_FOUND, "device",
-                              "%s has compute capability %d.%d: 8.0 or newer is needed", p.name, p.major,
-                              p.minor);
-    CUDA_TRY(cudaSetDevice(index));
-    if ((rc = load_all_kernels(err)) != CKKS_OK) return rc;
+    if ((rc = take_inventory(&cards, err)) != CKKS_OK) return rc;
+    if ((rc = gpu_choose(&index, out->reason, sizeof out->reason, &cards, config->selector, err)) != CKKS_OK)
+        return rc;
+    const gpu_card *card = &cards.cards[index];
+    CUDA_TRY(cudaSetDevice((int)index));
+    if ((rc = load_all_kernels(card, err)) != CKKS_OK) return rc;
     size_t available = 0, total = 0;
     CUDA_TRY(cudaMemGetInfo(&available, &total));
     CudaDevice *device = static_cast<CudaDevice *>(calloc(1, sizeof *device));
@@ -566,15 +604,14 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device", "out of host memory");
     }
     device->pool = pool;
-    device->index = index;
-    device->is_f64 = prefers_f64(p);
+    device->index = (int)index;
+    device->is_f64 = prefers_f64(card);
     const char *overlap = getenv("CKKSD_CUDA_OVERLAP");
-    if (p.major < 9 || (overlap && strcmp(overlap, "0") == 0)) gpu_overlap_log_n_max = 0;
+    if (card->major < 9 || (overlap && strcmp(overlap, "0") == 0)) gpu_overlap_log_n_max = 0;
     out->backend = &backend;
     out->self = device;
     out->bytes_total = available;
-    snprintf(out->description, sizeof out->description, "%.80s (sm_%d%d, %s), %.0f GiB", p.name, p.major,
-             p.minor, device->is_f64 ? "FP64 path" : "64-bit integer path", (double)total / 1073741824.0);
+    describe(out, card, device, total);
     return CKKS_OK;
 }
 

@@ -72,6 +72,23 @@ static void with_two_slots_a_device_error_is_retried_on_the_other(void **state) 
     assert_true(daemon_logged(&d, "event=retry"));
 }
 
+/* Both slots share the device: nothing is retried for long, nothing wrong is answered, the manager is told.
+ */
+static void a_lost_device_ends_the_daemon_for_its_manager_to_restart(void **state) {
+    (void)state;
+    start_with_keys("[slots]\ncount = 2\n", "CKKSD_TEST_LOSE_REPLAY=2", NULL);
+    assert_true(daemon_logged(&d, "event=device device="));
+    assert_true(daemon_logged(&d, "why=\"configured\""));
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), RPC_UNAVAILABLE);
+    assert_true(daemon_hear(&d, "STOPPING=1", 10000));
+    assert_int_equal(daemon_wait(&d), EXIT_FAILURE);
+    assert_true(daemon_logged(&d, "event=fatal message=\"the device is lost"));
+    assert_false(daemon_logged(&d, "event=slot_recovered"));
+    daemon_start(&d, "[slots]\ncount = 2\n", NULL, NULL); /* as its manager would */
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+}
+
 static void draining_finishes_what_was_admitted_and_refuses_the_rest(void **state) {
     (void)state;
     start_with_keys(NULL, "CKKSD_TEST_SLOW_MS=300", NULL);
@@ -141,6 +158,7 @@ int main(void) {
         T(the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs),
         T(a_device_error_costs_one_request_and_the_slot_comes_back),
         T(with_two_slots_a_device_error_is_retried_on_the_other),
+        T(a_lost_device_ends_the_daemon_for_its_manager_to_restart),
         T(draining_finishes_what_was_admitted_and_refuses_the_rest),
         T(committed_keys_survive_kill_minus_nine),
         T(keys_leave_the_device_for_others_and_come_back),
