@@ -14,8 +14,8 @@ typedef struct bench_options {
     uint32_t device_kind; /* device_kind */
     const char *selector;
     uint32_t threads;
-    double seconds; /* per operation */
-    const char *set;
+    double seconds;        /* per operation */
+    const char *set, *row; /* NULL = all */
     bool all_sets;
     const char *compare;
     const char *package;
@@ -46,6 +46,9 @@ typedef struct bench_sample {
 } bench_sample;
 ckks_status bench_sample_make(bench_sample *out, bench_rig *rig, uint32_t level, double scale, uint64_t seed,
                               ckks_error *err);
+/* A batch: slots [batch][N/2], words [batch][2][limb][N]. Each vector repeats its first `period` slots. */
+ckks_status bench_sample_make_batch(bench_sample *out, bench_rig *rig, uint32_t level, double scale,
+                                    uint64_t seed, uint32_t batch_count, uint32_t period, ckks_error *err);
 void bench_sample_fini(bench_sample *sample, bench_rig *rig);
 graph_input bench_sample_input(const bench_sample *sample, const bench_rig *rig);
 ckks_value bench_sample_value(const bench_sample *sample);
@@ -64,7 +67,8 @@ typedef struct bench_earlier {
 } bench_earlier;
 ckks_status bench_earlier_load(bench_earlier *out, const char *path, ckks_error *err);
 void bench_earlier_fini(bench_earlier *earlier);
-/* bench_earlier_find: median in microseconds of (set, operation), 0 if the file has none. */
-double bench_earlier_find(const bench_earlier *earlier, const char *set, const char *operation);
+/* bench_earlier_find: `member` of (set, operation), in microseconds; 0 if the file has none. */
+double bench_earlier_find(const bench_earlier *earlier, const char *set, const char *operation,
+                          const char *member);
 
 #endif

@@ -67,35 +67,55 @@ void bench_sample_fini(bench_sample *sample, bench_rig *rig) {
 }
 
 /* reproducible values, so that two runs measure the same words */
-static void fill(double *slots, uint32_t count, uint64_t seed) {
+static void fill(double *slots, uint32_t count, uint32_t period, uint64_t seed) {
     uint64_t x = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
     for (uint32_t i = 0; i < count; i++) {
         x ^= x >> 12, x ^= x << 25, x ^= x >> 27;
-        slots[i] = (double)(int64_t)(x * UINT64_C(0x2545F4914F6CDD1D)) * 0x1p-63;
+        slots[i] =
+            i < period ? (double)(int64_t)(x * UINT64_C(0x2545F4914F6CDD1D)) * 0x1p-63 : slots[i - period];
     }
+}
+
+/* words [2][limb][N]; plain: scratch of one component */
+static ckks_status encrypt_slots(uint64_t *words, uint64_t *plain, const bench_rig *rig, const double *slots,
+                                 uint32_t level, double scale, ckks_error *err) {
+    const uint32_t n = params_n(rig->params);
+    uint64_t *c1 = words + ((size_t)level + 1) * n;
+    uint8_t seed[SEED_BYTES];
+    ckks_status rc = encoder_encode(plain, rig->context, slots, NULL, params_slot_count_max(rig->params),
+                                    level, false, scale, err);
+    if (rc == CKKS_OK) rc = encrypt_symmetric(words, seed, rig->secret->key, plain, level, err);
+    for (uint32_t i = 0; i <= level && rc == CKKS_OK; i++)
+        seed_expand(c1 + (size_t)i * n, n, rig->params->prime[i], seed, SEED_CIPHERTEXT, 0, i);
+    return rc;
 }
 
 ckks_status bench_sample_make(bench_sample *out, bench_rig *rig, uint32_t level, double scale, uint64_t seed,
                               ckks_error *err) {
-    const uint32_t n = params_n(rig->params), slot_count = params_slot_count_max(rig->params);
-    const size_t component = ((size_t)level + 1) * n;
-    ckks_status rc;
-    uint8_t c1_seed[SEED_BYTES];
+    return bench_sample_make_batch(out, rig, level, scale, seed, 1, params_slot_count_max(rig->params), err);
+}
+
+ckks_status bench_sample_make_batch(bench_sample *out, bench_rig *rig, uint32_t level, double scale,
+                                    uint64_t seed, uint32_t batch_count, uint32_t period, ckks_error *err) {
+    const uint32_t slot_count = params_slot_count_max(rig->params);
+    const size_t component = ((size_t)level + 1) * params_n(rig->params);
+    ckks_status rc = CKKS_OK;
     uint64_t *plain = malloc(component * sizeof *plain);
-    *out = (bench_sample){.slots = malloc(slot_count * sizeof *out->slots),
-                          .words = malloc(2 * component * sizeof *out->words)};
+    *out = (bench_sample){.slots = malloc((size_t)batch_count * slot_count * sizeof *out->slots),
+                          .words = malloc(batch_count * 2 * component * sizeof *out->words)};
     if (!plain || !out->slots || !out->words) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a sample");
         goto out;
     }
-    fill(out->slots, slot_count, seed);
     value_signature_ciphertext(&out->signature, rig->params, 2, level, scale, device_id(rig->dev));
-    rc = encoder_encode(plain, rig->context, out->slots, NULL, slot_count, level, false, scale, err);
-    if (rc == CKKS_OK) rc = encrypt_symmetric(out->words, c1_seed, rig->secret->key, plain, level, err);
+    out->signature.batch_count = batch_count;
+    out->signature.bytes *= batch_count;
+    for (uint32_t b = 0; b < batch_count && rc == CKKS_OK; b++) {
+        double *slots = out->slots + (size_t)b * slot_count;
+        fill(slots, slot_count, period, seed + b);
+        rc = encrypt_slots(out->words + b * 2 * component, plain, rig, slots, level, scale, err);
+    }
     if (rc != CKKS_OK) goto out;
-    for (uint32_t i = 0; i <= level; i++)
-        seed_expand(out->words + component + (size_t)i * n, n, rig->params->prime[i], c1_seed,
-                    SEED_CIPHERTEXT, 0, i);
     if ((rc = device_allocate(rig->dev, &out->on_device, out->signature.bytes, MEMORY_RETAINED, err)) !=
         CKKS_OK)
         goto out;
@@ -160,10 +180,15 @@ void bench_earlier_fini(bench_earlier *earlier) {
     *earlier = (bench_earlier){0};
 }
 
-double bench_earlier_find(const bench_earlier *earlier, const char *set, const char *operation) {
+double bench_earlier_find(const bench_earlier *earlier, const char *set, const char *operation,
+                          const char *member) {
     char key[256];
     if (!earlier->text) return 0;
-    snprintf(key, sizeof key, "\"set\": \"%s\", \"operation\": \"%s\", \"median_us\": ", set, operation);
+    snprintf(key, sizeof key, "\"set\": \"%s\", \"operation\": \"%s\", ", set, operation);
     const char *at = strstr((const char *)earlier->text, key);
-    return at ? strtod(at + strlen(key), NULL) : 0;
+    if (!at) return 0;
+    const char *end = strchr(at, '}');
+    snprintf(key, sizeof key, "\"%s\": ", member);
+    at = strstr(at, key);
+    return at && end && at < end ? strtod(at + strlen(key), NULL) : 0;
 }

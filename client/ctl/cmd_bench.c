@@ -16,6 +16,7 @@ enum {
     OPTION_THREADS,
     OPTION_SECONDS,
     OPTION_SET,
+    OPTION_ROW,
     OPTION_ALL,
     OPTION_COMPARE,
     OPTION_ROUNDS
@@ -26,6 +27,7 @@ static const struct argp_option options[] = {
     {"threads", OPTION_THREADS, "N", 0, "CPU threads inside each operation (default: all cores)", 0},
     {"seconds", OPTION_SECONDS, "S", 0, "ops: time for each operation (default 0.3)", 0},
     {"set", OPTION_SET, "TEXT", 0, "ops: only parameter sets with this in their name", 0},
+    {"row", OPTION_ROW, "TEXT", 0, "ops: only operations with this in their name", 0},
     {"all", OPTION_ALL, 0, 0, "ops: large parameter sets too (gigabytes of keys)", 0},
     {"compare", OPTION_COMPARE, "FILE", 0,
      "ops: an earlier --json output; exit code 8 if an operation is clearly slower", 0},
@@ -66,6 +68,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case OPTION_SET:
         a->bench.set = argument;
         return 0;
+    case OPTION_ROW:
+        a->bench.row = argument;
+        return 0;
     case OPTION_ALL:
         a->bench.all_sets = true;
         return 0;
@@ -99,16 +104,17 @@ static const struct argp parser = {options,
                                    parse,
                                    "ops\nprogram [PACKAGE]",
                                    "Time operations or a whole program on this machine's device.\v"
-                                   "ops: encoding, encryption, decryption and the evaluator's operations, "
+                                   "ops: encoding, encryption, decryption, key generation and the "
+                                   "evaluator's operations, each of these recorded and eager in turn, "
                                    "for the parameter sets that compilation "
                                    "chooses from and for those that other libraries publish figures for "
-                                   "(marked INSECURE). Results are decrypted and "
-                                   "compared before they are timed.\n\n"
+                                   "(INSECURE where they are over the security table). Results are decrypted "
+                                   "and compared before they are timed.\n\n"
                                    "program: a model package, eager against recorded, with the same staging, "
                                    "ownership, checks and memory; every "
                                    "result is compared word for word.\n\n"
                                    "Examples:\n"
-                                   "  ckksctl bench ops --set 2^13\n"
+                                   "  ckksctl bench ops --set 2^13 --row rotat --threads 1\n"
                                    "  ckksctl bench ops --json > before.json\n"
                                    "  ckksctl bench ops --compare before.json\n"
                                    "  ckksctl bench program mnist.ckm --rounds 50\n",
