@@ -72,7 +72,8 @@ _Static_assert(sizeof(key_table_entry) == 16, "device layout");
     X(KERNEL_MULTIPLY_PLAIN, kernel_binary_args)     /* each component times b (1 component) */              \
     X(KERNEL_ADD_SCALARS, kernel_scalars_args)       /* component 0 += scalar[limb] at every position */     \
     X(KERNEL_MULTIPLY_SCALARS, kernel_scalars_args)  /* each limb times scalar[limb] */                      \
-    X(KERNEL_MULTIPLY, kernel_binary_args)           /* 2 x 2 -> 3 components: a0b0, a0b1 + a1b0, a1b1 */    \
+    X(KERNEL_MULTIPLY, kernel_binary_args)           /* 2 x 2 -> 3 components: a0b0, a0b1 + a1b0, a1b1; */   \
+                                                     /* 2n x 2n -> 3n: n ciphertexts one after the other */  \
     X(KERNEL_SQUARE, kernel_unary_args)              /* 2 -> 3 components: the words of MULTIPLY(a, a) */    \
     X(KERNEL_NTT_FORWARD, kernel_unary_args)         /* coefficients -> evaluations; in place allowed */     \
     X(KERNEL_NTT_INVERSE, kernel_unary_args)         /* evaluations -> coefficients; in place allowed */     \
@@ -237,7 +238,8 @@ typedef struct kernel_permute_sum_args {
 
 /* MATRIX_PRODUCT: out[r] = sum over columns of weight[r][column] * in[column], for ciphertexts in one basis
  * (batch layout [batch][component][limb][N]). weight: [limb][row][column] canonical residues on the device.
- */
+ * bias: NULL, or [limb][row] canonical residues on the device: component 0 of out[r] += bias[r] at every
+ * position (a constant polynomial is the same number at every point). */
 typedef struct kernel_matrix_product_args {
     const device_tables *tables;
     uint64_t *out;
@@ -245,6 +247,7 @@ typedef struct kernel_matrix_product_args {
     const uint64_t *weight;
     uint32_t row_count, column_count, component_count;
     kernel_basis basis;
+    const uint64_t *bias;
 } kernel_matrix_product_args;
 
 /* Verdict bits, or-ed into a device word by the ingest kernels; 0 = good. */
@@ -262,7 +265,7 @@ typedef struct kernel_unpack_args {
     uint32_t *verdict;
 } kernel_unpack_args;
 
-/* EXPAND: limb i of out (1 component) from seed (32 bytes of device memory), purpose, polynomial and the
+/* EXPAND: limb i of component c of out from seed (32 bytes of device memory), purpose, polynomial + c and the
  * limb's prime index, as scheme/expand.h defines. */
 typedef struct kernel_expand_args {
     const device_tables *tables;

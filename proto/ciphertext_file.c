@@ -15,9 +15,9 @@ ckks_status ciphertext_packed_bytes(uint64_t *out, const ckks_params *params, co
     if (s->component_count < 2)
         return ckks_error_set(err, CKKS_MALFORMED, "component_count",
                               "a ciphertext has at least two components");
-    if (is_seeded && (s->component_count != 2 || s->batch_count != 1))
+    if (is_seeded && s->component_count != 2)
         return ckks_error_set(err, CKKS_MALFORMED, "seeds",
-                              "only a single ciphertext of two components can be seeded");
+                              "only ciphertexts of two components can be seeded");
     const uint32_t components = is_seeded ? 1 : s->component_count;
     if (!size_multiply(out, packing_poly_bytes(params, s->limb_count - 1, false, components), s->batch_count))
         return ckks_error_set(err, CKKS_TOO_LARGE, "bytes", "the ciphertext's size does not fit 64 bits");

@@ -14,7 +14,7 @@
 
 /* ciphertext_packed_bytes: what a ciphertext of this signature takes packed: all its components, or component
  * 0 of each batch entry when seeded. CKKS_MALFORMED naming the field if a signature is not one that travels
- * (a ciphertext in Q, evaluation domain; seeded only with two components and a batch of one). */
+ * (a ciphertext in Q, evaluation domain; seeded only with two components). */
 ckks_status ciphertext_packed_bytes(uint64_t *out, const ckks_params *params,
                                     const value_signature *signature, bool is_seeded, ckks_error *err);
 

@@ -84,7 +84,7 @@ ckks_status infer_inputs_check(graph_input *inputs, const ckks_params *params,
     }
     if ((rc = seeds_check(request->seeds, request->n_seeds, expected_count, err)) != CKKS_OK) return rc;
     for (uint32_t i = 0; i < expected_count; i++)
-        if (inputs[i].is_seeded) inputs[i].seeds = request->seeds[i].data;
+        if (inputs[i].is_seeded) inputs[i].seed = request->seeds[i].data;
     return CKKS_OK;
 }
 

@@ -219,8 +219,12 @@ static ckks_status read_matrices(const reader *r) {
         out->column_count = v->column_count;
         out->scale = double_of(v->scale_bits);
         if ((rc = read_digest(r, out->digest, v->has_digest, &v->digest, "matrix", i)) != CKKS_OK) break;
-        rc = find_numbers(r, &out->weights, v->segment, v->offset, (uint64_t)v->row_count * v->column_count,
-                          "matrix", i);
+        const uint64_t weight_count = (uint64_t)v->row_count * v->column_count;
+        const uint64_t bias_count = v->has_bias_scale_bits ? v->row_count : 0;
+        rc = find_numbers(r, &out->weights, v->segment, v->offset, weight_count + bias_count, "matrix", i);
+        if (rc != CKKS_OK || !v->has_bias_scale_bits) continue;
+        out->bias = out->weights + weight_count;
+        out->bias_scale = double_of(v->bias_scale_bits);
     }
     return rc;
 }

@@ -80,7 +80,8 @@ static bool make_numbers(build *b) {
     uint64_t total = 0;
     for (uint32_t i = 0; i < p->plain_count; i++) total += p->plains[i].slot_count;
     for (uint32_t i = 0; i < p->matrix_count; i++)
-        total += (uint64_t)p->matrices[i].row_count * p->matrices[i].column_count;
+        total += (uint64_t)p->matrices[i].row_count *
+                 ((uint64_t)p->matrices[i].column_count + (p->matrices[i].bias ? 1 : 0));
     b->numbers = calloc(total ? total : 1, NUMBER_BYTES);
     return b->numbers != NULL;
 }
@@ -181,6 +182,9 @@ static void fill_polynomials_and_matrices(build *b) {
         m->has_column_count = 1, m->column_count = v->column_count;
         m->has_scale_bits = 1, m->scale_bits = bits_of(v->scale);
         m->has_digest = 1, m->digest = (ProtobufCBinaryData){32, UNCONST(uint8_t, v->digest)};
+        if (!v->bias) continue;
+        append_numbers(b, v->bias, v->row_count);
+        m->has_bias_scale_bits = 1, m->bias_scale_bits = bits_of(v->bias_scale);
     }
 }
 

@@ -121,20 +121,22 @@ void cpu_expand_avx2(const void *arguments) {
     const kernel_expand_args *args = arguments;
     const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
     const uint32_t q_count = context_params(device_tables_context(args->tables))->q_count;
-#pragma omp parallel for collapse(2) schedule(dynamic, 8) if ((size_t)limbs * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t i = 0; i < limbs; i++)
+    const uint32_t components = args->out.component_count, limb_total = components * limbs;
+#pragma omp parallel for collapse(2) schedule(dynamic, 8) if ((size_t)limb_total * n >= TEAM_WORDS_HEAVY)
+    for (uint32_t k = 0; k < limb_total; k++)
         for (uint32_t chunk = 0; chunk < n / CHUNK_WORDS; chunk++) {
+            const uint32_t c = k / limbs, i = k % limbs;
             const modulus *m = &tables_ntt(args->tables, args->out.basis, i)->m;
             wide_shape s = {.p = lanes_prime_of(m)};
             s.middle = lanes_constant_residue(mod_reduce128((uint128)1 << 52, m), m, &s.p);
             s.top = lanes_constant_residue(mod_reduce128((uint128)1 << 104, m), m, &s.p);
             uint8_t nonce[crypto_stream_chacha20_ietf_NONCEBYTES], bytes[CHUNK_BYTES] = {0};
             bytes_write_u32(nonce, args->purpose);
-            bytes_write_u32(nonce + 4, args->polynomial);
+            bytes_write_u32(nonce + 4, args->polynomial + c);
             bytes_write_u32(nonce + 8, basis_prime(args->out.basis, i, q_count));
             crypto_stream_chacha20_ietf_xor_ic(bytes, bytes, sizeof bytes, nonce, chunk * CHUNK_BLOCKS,
                                                args->seed);
-            expand_chunk(poly_limb(&args->out, 0, i, n) + chunk * CHUNK_WORDS, bytes, &s);
+            expand_chunk(poly_limb(&args->out, c, i, n) + chunk * CHUNK_WORDS, bytes, &s);
         }
 }
 

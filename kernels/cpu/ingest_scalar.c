@@ -69,10 +69,12 @@ void cpu_expand_scalar(const void *arguments) {
     const kernel_expand_args *args = arguments;
     const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
     const uint32_t q_count = context_params(device_tables_context(args->tables))->q_count;
-#pragma omp parallel for schedule(static)
-    for (uint32_t i = 0; i < limbs; i++)
-        seed_expand(poly_limb(&args->out, 0, i, n), n, tables_ntt(args->tables, args->out.basis, i)->m.value,
-                    args->seed, args->purpose, args->polynomial, basis_prime(args->out.basis, i, q_count));
+#pragma omp parallel for collapse(2) schedule(static)
+    for (uint32_t c = 0; c < args->out.component_count; c++)
+        for (uint32_t i = 0; i < limbs; i++)
+            seed_expand(poly_limb(&args->out, c, i, n), n,
+                        tables_ntt(args->tables, args->out.basis, i)->m.value, args->seed, args->purpose,
+                        args->polynomial + c, basis_prime(args->out.basis, i, q_count));
 }
 
 void cpu_check_nonzero_scalar(const void *arguments) {

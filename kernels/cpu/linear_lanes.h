@@ -103,7 +103,11 @@ static void matrix_rows(const kernel_matrix_product_args *args, const linear_blo
     const size_t stride = args->component_count * limb_words, at = component * limb_words + b->at;
     const uint32_t rows = args->row_count - row < ROWS_AT_ONCE ? args->row_count - row : ROWS_AT_ONCE;
     _Alignas(64) double acc[ROWS_AT_ONCE][PERMUTE_BLOCK];
-    memset(acc, 0, sizeof acc);
+    for (uint32_t r = 0; r < ROWS_AT_ONCE; r++) {
+        const bool has_bias = args->bias && component == 0 && r < rows;
+        const uint64_t bias = has_bias ? args->bias[(size_t)limb * args->row_count + row + r] : 0;
+        for (uint32_t k = 0; k < PERMUTE_BLOCK; k++) acc[r][k] = (double)bias;
+    }
     for (uint32_t column = 0; column < args->column_count;) {
         const uint32_t left = args->column_count - column;
         const uint32_t count = left < b->sums.terms_max ? left : b->sums.terms_max;

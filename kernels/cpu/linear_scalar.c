@@ -98,7 +98,10 @@ static void matrix_block(const kernel_matrix_product_args *args, const modulus *
     const size_t at = ((size_t)component * limbs + limb) * n + (size_t)block * PERMUTE_BLOCK;
     for (uint32_t r = 0; r < args->row_count; r++) {
         const uint64_t *weight = args->weight + ((size_t)limb * args->row_count + r) * args->column_count;
-        uint128 sum[PERMUTE_BLOCK] = {0};
+        uint128 sum[PERMUTE_BLOCK];
+        const uint64_t bias =
+            args->bias && component == 0 ? args->bias[(size_t)limb * args->row_count + r] : 0;
+        for (uint32_t k = 0; k < PERMUTE_BLOCK; k++) sum[k] = bias;
         for (uint32_t column = 0; column < args->column_count; column++) {
             const uint64_t *in = args->in + column * stride + at;
             const uint64_t w = weight[column];

@@ -148,10 +148,13 @@ static void tensor(const device_tables *tables, const kernel_poly *out, const ke
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(tables, out->basis, i);
-        uint64_t *to[3] = {words_out(out, 0, &p), words_out(out, 1, &p), words_out(out, 2, &p)};
-        const uint64_t *const from_a[2] = {words_in(a, 0, out, &p), words_in(a, 1, out, &p)};
-        const uint64_t *const from_b[2] = {words_in(b, 0, out, &p), words_in(b, 1, out, &p)};
-        tensor_block(to, from_a, from_b, p.m);
+        for (uint32_t e = 0; 2 * e < a->component_count; e++) {
+            uint64_t *to[3] = {words_out(out, 3 * e, &p), words_out(out, 3 * e + 1, &p),
+                               words_out(out, 3 * e + 2, &p)};
+            const uint64_t *const from_a[2] = {words_in(a, 2 * e, out, &p), words_in(a, 2 * e + 1, out, &p)};
+            const uint64_t *const from_b[2] = {words_in(b, 2 * e, out, &p), words_in(b, 2 * e + 1, out, &p)};
+            tensor_block(to, from_a, from_b, p.m);
+        }
     }
 }
 

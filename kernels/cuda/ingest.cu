@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(threads) unpack(GpuTables t, kernel_unpack_arg
     }
 }
 
-/* grid: (N / 4 / 64, limbs): one block of the stream, four coefficients, a thread */
+/* grid: (N / 4 / 64, limbs, components): one block of the stream, four coefficients, a thread */
 __global__ void __launch_bounds__(64) expand(GpuTables t, kernel_expand_args a) {
     gpu_release_next();
     gpu_wait();
@@ -62,8 +62,9 @@ __global__ void __launch_bounds__(64) expand(GpuTables t, kernel_expand_args a) 
               prime = prime_of(t, a.out.basis, limb);
     const GpuPrime m = t.prime[prime];
     u32 s[16];
-    chacha_block(s, a.seed, block, a.purpose, a.polynomial, prime);
-    u64 *out = a.out.words + ((size_t)limb << t.log_n) + (size_t)block * 4;
+    chacha_block(s, a.seed, block, a.purpose, a.polynomial + blockIdx.z, prime);
+    u64 *out =
+        a.out.words + (((size_t)blockIdx.z * a.out.component_stride + limb) << t.log_n) + (size_t)block * 4;
 #pragma unroll
     for (int k = 0; k < 4; k++)
         out[k] = gpu_reduce128((u64)s[4 * k + 3] << 32 | s[4 * k + 2], (u64)s[4 * k + 1] << 32 | s[4 * k], m);
@@ -114,8 +115,9 @@ cudaError_t cuda_unpack(cudaStream_t stream, const kernel_unpack_args *a) {
 
 cudaError_t cuda_expand(cudaStream_t stream, const kernel_expand_args *a) {
     const GpuTables &t = cuda_tables(a->tables)->device;
-    return gpu_launch(expand, dim3((1u << t.log_n) / 256, basis_limb_count(a->out.basis)), 64, stream,
-                      t.log_n, t, *a);
+    return gpu_launch(expand,
+                      dim3((1u << t.log_n) / 256, basis_limb_count(a->out.basis), a->out.component_count), 64,
+                      stream, t.log_n, t, *a);
 }
 
 cudaError_t cuda_check_nonzero(cudaStream_t stream, const kernel_check_nonzero_args *a) {

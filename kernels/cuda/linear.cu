@@ -97,9 +97,13 @@ __global__ void __launch_bounds__(64) matrix_product(GpuTables t, kernel_matrix_
     }
 #pragma unroll
     for (u32 r = 0; r < matrix_rows; r++)
-        if (row0 + r < a.row_count)
-            a.out[((((size_t)(row0 + r)) * a.component_count + component) * limbs + limb << t.log_n) + i] =
-                path.sum_finish(sum[r]);
+        if (row0 + r < a.row_count) {
+            u64 x = path.sum_finish(sum[r]);
+            if (a.bias && component == 0)
+                x = gpu_add(x, __ldg(a.bias + (size_t)limb * a.row_count + row0 + r),
+                            t.prime[prime_of(t, a.basis, limb)].q);
+            a.out[((((size_t)(row0 + r)) * a.component_count + component) * limbs + limb << t.log_n) + i] = x;
+        }
 }
 
 } // namespace

@@ -1,5 +1,5 @@
 /* Pointwise kernels, automorphism, copies of limbs. One thread a coefficient; grid (N / 256, limbs of the
- * output). */
+ * output, 1 or, for a batch, its components or ciphertexts). */
 #include "kernels/cuda/cuda_internal.cuh"
 
 namespace {
@@ -29,17 +29,18 @@ __global__ void __launch_bounds__(threads)
     const P path(t.prime[prime]);
     const u64 q = t.prime[prime].q;
     if (kernel == KERNEL_SQUARE) {
-        const u64 a0 = *word_at(t, a, 0, a_limb, i), a1 = *word_at(t, a, 1, a_limb, i);
+        const u32 from = 2 * blockIdx.z, to = 3 * blockIdx.z;
+        const u64 a0 = *word_at(t, a, from, a_limb, i), a1 = *word_at(t, a, from + 1, a_limb, i);
         typename P::Accumulator s0 = P::sum_zero(), s1 = P::sum_zero(), s2 = P::sum_zero();
         path.sum_add(s0, a0, a0);
         path.sum_add(s1, a0, a1), path.sum_add(s1, a1, a0);
         path.sum_add(s2, a1, a1);
-        *word_at(t, out, 0, limb, i) = path.sum_finish(s0);
-        *word_at(t, out, 1, limb, i) = path.sum_finish(s1);
-        *word_at(t, out, 2, limb, i) = path.sum_finish(s2);
+        *word_at(t, out, to, limb, i) = path.sum_finish(s0);
+        *word_at(t, out, to + 1, limb, i) = path.sum_finish(s1);
+        *word_at(t, out, to + 2, limb, i) = path.sum_finish(s2);
         return;
     }
-    for (u32 c = 0; c < out.component_count; c++) {
+    for (u32 c = blockIdx.z; c < out.component_count; c += gridDim.z) {
         const u64 x = *word_at(t, a, c, a_limb, i);
         *word_at(t, out, c, limb, i) = kernel == KERNEL_NEGATE && x != 0 ? q - x : x;
     }
@@ -55,18 +56,19 @@ __global__ void __launch_bounds__(threads)
     const P path(t.prime[prime]);
     const u64 q = t.prime[prime].q;
     if (kernel == KERNEL_MULTIPLY) {
-        const u64 a0 = *word_at(t, a, 0, a_limb, i), a1 = *word_at(t, a, 1, a_limb, i);
-        const u64 b0 = *word_at(t, b, 0, b_limb, i), b1 = *word_at(t, b, 1, b_limb, i);
+        const u32 from = 2 * blockIdx.z, to = 3 * blockIdx.z;
+        const u64 a0 = *word_at(t, a, from, a_limb, i), a1 = *word_at(t, a, from + 1, a_limb, i);
+        const u64 b0 = *word_at(t, b, from, b_limb, i), b1 = *word_at(t, b, from + 1, b_limb, i);
         typename P::Accumulator s0 = P::sum_zero(), s1 = P::sum_zero(), s2 = P::sum_zero();
         path.sum_add(s0, a0, b0);
         path.sum_add(s1, a0, b1), path.sum_add(s1, a1, b0);
         path.sum_add(s2, a1, b1);
-        *word_at(t, out, 0, limb, i) = path.sum_finish(s0);
-        *word_at(t, out, 1, limb, i) = path.sum_finish(s1);
-        *word_at(t, out, 2, limb, i) = path.sum_finish(s2);
+        *word_at(t, out, to, limb, i) = path.sum_finish(s0);
+        *word_at(t, out, to + 1, limb, i) = path.sum_finish(s1);
+        *word_at(t, out, to + 2, limb, i) = path.sum_finish(s2);
         return;
     }
-    for (u32 c = 0; c < out.component_count; c++) {
+    for (u32 c = blockIdx.z; c < out.component_count; c += gridDim.z) {
         const u64 x = c < a.component_count ? *word_at(t, a, c, a_limb, i) : 0;
         u64 r = x;
         if (kernel == KERNEL_MULTIPLY_PLAIN) {
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(threads) scalars(GpuTables t, kernel_id kernel
               prime = prime_of(t, a.out.basis, limb);
     const P path(t.prime[prime]);
     const u64 w = a.scalar[limb];
-    for (u32 c = 0; c < a.out.component_count; c++) {
+    for (u32 c = blockIdx.z; c < a.out.component_count; c += gridDim.z) {
         u64 x = *word_at(t, a.a, c, limb_in(a.a, a.out.basis, limb), i);
         if (kernel == KERNEL_MULTIPLY_SCALARS) {
             typename P::Accumulator s = P::sum_zero();
@@ -107,12 +109,16 @@ __global__ void __launch_bounds__(threads) automorphism(GpuTables t, kernel_auto
     gpu_wait();
     const u32 i = blockIdx.x * threads + threadIdx.x, limb = blockIdx.y,
               from = gpu_permute(i, a.galois_element, t.log_n);
-    for (u32 c = 0; c < a.out.component_count; c++)
+    for (u32 c = blockIdx.z; c < a.out.component_count; c += gridDim.z)
         *word_at(t, a.out, c, limb, i) = *word_at(t, a.a, c, limb_in(a.a, a.out.basis, limb), from);
 }
 
-dim3 grid_of(const CudaTables *tables, const kernel_poly &out) {
-    return dim3((1u << tables->device.log_n) / threads, basis_limb_count(out.basis));
+/* components of one ciphertext share a thread, those of a batch (65,536 at most) do not */
+dim3 grid_of(const CudaTables *tables, const kernel_poly &out, bool is_product = false) {
+    const u32 parts = is_product                ? out.component_count / 3
+                      : out.component_count > 3 ? min(out.component_count, 65535u)
+                                                : 1;
+    return dim3((1u << tables->device.log_n) / threads, basis_limb_count(out.basis), parts);
 }
 
 } // namespace
@@ -121,13 +127,13 @@ cudaError_t cuda_pointwise(cudaStream_t stream, kernel_id kernel, const void *ar
     if (kernel == KERNEL_COPY || kernel == KERNEL_NEGATE || kernel == KERNEL_SQUARE) {
         const kernel_unary_args *a = static_cast<const kernel_unary_args *>(arguments);
         const CudaTables *tables = cuda_tables(a->tables);
-        LAUNCH_PATH(tables, unary, grid_of(tables, a->out), threads, stream, tables->device, kernel, a->out,
-                    a->a);
+        LAUNCH_PATH(tables, unary, grid_of(tables, a->out, kernel == KERNEL_SQUARE), threads, stream,
+                    tables->device, kernel, a->out, a->a);
     } else {
         const kernel_binary_args *a = static_cast<const kernel_binary_args *>(arguments);
         const CudaTables *tables = cuda_tables(a->tables);
-        LAUNCH_PATH(tables, binary, grid_of(tables, a->out), threads, stream, tables->device, kernel, a->out,
-                    a->a, a->b);
+        LAUNCH_PATH(tables, binary, grid_of(tables, a->out, kernel == KERNEL_MULTIPLY), threads, stream,
+                    tables->device, kernel, a->out, a->a, a->b);
     }
 }
 

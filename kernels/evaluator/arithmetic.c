@@ -166,12 +166,12 @@ ckks_status evaluator_multiply(evaluator *ev, ckks_value *out, const ckks_value 
     if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
     if ((rc = value_check(ev, b, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
     if ((rc = value_check_pair(a, b, false, err)) != CKKS_OK) return rc;
-    const uint32_t level = value_level(a), n = evaluator_n(ev);
+    const uint32_t level = value_level(a);
     rc = value_acquire(ev, &v, 3, a->signature.batch_count, level, a->signature.scale * b->signature.scale,
                        err);
-    for (uint32_t i = 0; i < a->signature.batch_count && rc == CKKS_OK; i++)
-        rc = launch_binary(ev, KERNEL_MULTIPLY, value_entry(&v, i, level, n), value_entry(a, i, level, n),
-                           value_entry(b, i, level, n), err);
+    if (rc == CKKS_OK)
+        rc = launch_binary(ev, KERNEL_MULTIPLY, value_all(&v, level), value_all(a, level),
+                           value_all(b, level), err);
     if (rc == CKKS_OK)
         *out = v;
     else
@@ -184,11 +184,10 @@ ckks_status evaluator_square(evaluator *ev, ckks_value *out, const ckks_value *a
     ckks_value v = {0};
     memset(out, 0, sizeof *out);
     if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
-    const uint32_t level = value_level(a), n = evaluator_n(ev);
+    const uint32_t level = value_level(a);
     rc = value_acquire(ev, &v, 3, a->signature.batch_count, level, a->signature.scale * a->signature.scale,
                        err);
-    for (uint32_t i = 0; i < a->signature.batch_count && rc == CKKS_OK; i++)
-        rc = launch_unary(ev, KERNEL_SQUARE, value_entry(&v, i, level, n), value_entry(a, i, level, n), err);
+    if (rc == CKKS_OK) rc = launch_unary(ev, KERNEL_SQUARE, value_all(&v, level), value_all(a, level), err);
     if (rc == CKKS_OK)
         *out = v;
     else

@@ -44,13 +44,13 @@ static ckks_status add_product(step_run *run, chebyshev_product product) {
     ckks_status rc;
     ckks_value summand = {0};
     const ckks_value *left = &run->values[product.left], *right = &run->values[product.right];
-    const uint32_t level = run->step->level, n = evaluator_n(run->ev);
+    const uint32_t level = run->step->level;
     rc = summand_acquire(run, &summand, 3);
-    for (uint32_t i = 0; i < run->batch && rc == CKKS_OK; i++) {
-        const kernel_poly out = value_entry(&summand, i, level, n), a = value_entry(left, i, level, n);
+    if (rc == CKKS_OK) {
+        const kernel_poly out = value_all(&summand, level), a = value_all(left, level);
         rc = left == right
                  ? launch_unary(run->ev, KERNEL_SQUARE, out, a, run->err)
-                 : launch_binary(run->ev, KERNEL_MULTIPLY, out, a, value_entry(right, i, level, n), run->err);
+                 : launch_binary(run->ev, KERNEL_MULTIPLY, out, a, value_all(right, level), run->err);
     }
     if (rc == CKKS_OK) rc = accumulate(run, &summand);
     evaluator_release(run->ev, &summand);

@@ -135,10 +135,10 @@ ckks_status evaluator_inner_sum(evaluator *ev, ckks_value *out, const ckks_value
                                 uint32_t step_count, ckks_error *err);
 
 /* clear weights times a batch of ciphertexts: out has row_count batch entries. weight: device
- * [limb][row][column]. */
+ * [limb][row][column]; bias: NULL, or device [limb][row], encoded at out's scale, RN(a * weight_scale). */
 ckks_status evaluator_matrix_product(evaluator *ev, ckks_value *out, const ckks_value *a,
-                                     const uint64_t *weight, uint32_t row_count, double weight_scale,
-                                     ckks_error *err);
+                                     const uint64_t *weight, const uint64_t *bias, uint32_t row_count,
+                                     double weight_scale, ckks_error *err);
 
 /* adds an encryption of zero under the public key (key table entry), truncated to a's level, plus optional
  * flooding noise of `flood_bits` bits (0 = none). Draws from ev->random. */

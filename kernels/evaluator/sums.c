@@ -29,8 +29,8 @@ out:
 }
 
 ckks_status evaluator_matrix_product(evaluator *ev, ckks_value *out, const ckks_value *a,
-                                     const uint64_t *weight, uint32_t row_count, double weight_scale,
-                                     ckks_error *err) {
+                                     const uint64_t *weight, const uint64_t *bias, uint32_t row_count,
+                                     double weight_scale, ckks_error *err) {
     ckks_status rc;
     ckks_value v = {0};
     memset(out, 0, sizeof *out);
@@ -47,6 +47,7 @@ ckks_status evaluator_matrix_product(evaluator *ev, ckks_value *out, const ckks_
         .out = v.words,
         .in = a->words,
         .weight = weight,
+        .bias = bias,
         .row_count = row_count,
         .column_count = a->signature.batch_count,
         .component_count = a->signature.component_count,

@@ -168,12 +168,11 @@ typedef struct program_layout {
     uint64_t *table;                   /* what the arrays lie in */
     uint64_t *input_at, *output_at;    /* in the device block, and in the reference block of a capture */
     uint64_t *landing_at, *staging_at; /* per input: in the landing place and in the host block */
-    uint64_t *seed_index;              /* per input: its first seed */
     uint64_t *result_at;               /* per output, in a result block */
     uint64_t key_table_at, random_at;  /* in the device block */
     uint64_t landing_block_at;
-    uint64_t seeds_at; /* landing and staging start with the key table, then the seeds */
-    uint64_t seed_count, header_bytes;
+    uint64_t seeds_at; /* landing and staging start with the key table, then a seed per input */
+    uint64_t header_bytes;
     uint64_t readback_bytes, readback_at; /* GRAPH_PENDING_MAX of them in the host block */
     uint64_t device_bytes, landing_bytes, host_bytes, result_bytes;
     uint64_t inputs_bytes, outputs_bytes;

@@ -175,10 +175,10 @@ typedef struct graph_input {
     uint8_t lineage[LINEAGE_BYTES];
     const void *data; /* packed: [batch][component][limb], component 0 alone when seeded; else words */
     uint64_t bytes;
-    bool is_seeded; /* packed, two components: component 1 from a seed, purpose SEED_CIPHERTEXT, polynomial 0
-                     */
-    const uint8_t *seeds; /* seeded: [batch_count][SEED_BYTES], host; copied before return */
-    device_event *ready;  /* pinned and device sources: the copy waits for it on its stream; NULL = now */
+    bool is_seeded;      /* packed, two components: component 1 of batch entry i from the seed, purpose
+                            SEED_CIPHERTEXT, polynomial i */
+    const uint8_t *seed; /* seeded: [SEED_BYTES], host; copied before return */
+    device_event *ready; /* pinned and device sources: the copy waits for it on its stream; NULL = now */
 } graph_input;
 
 /* Bytes of `data` for a packed input of this signature. */

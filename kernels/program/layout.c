@@ -113,10 +113,10 @@ ckks_status program_layout_create(program_layout *out, const graph_program_confi
     const uint32_t ins = config->input_count, outs = config->output_count;
     const ckks_params *params = context_params(config->context);
     program_layout l = {0};
-    l.table = calloc(4 * (size_t)ins + 2 * (size_t)outs, sizeof *l.table);
+    l.table = calloc(3 * (size_t)ins + 2 * (size_t)outs, sizeof *l.table);
     if (l.table == NULL) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
     l.input_at = l.table, l.landing_at = l.input_at + ins, l.staging_at = l.landing_at + ins;
-    l.seed_index = l.staging_at + ins, l.output_at = l.seed_index + ins, l.result_at = l.output_at + outs;
+    l.output_at = l.staging_at + ins, l.result_at = l.output_at + outs;
 
     for (uint32_t i = 0; i < ins; i++) l.input_at[i] = take(&l.device_bytes, config->inputs[i].bytes);
     l.inputs_bytes = l.device_bytes;
@@ -129,13 +129,9 @@ ckks_status program_layout_create(program_layout *out, const graph_program_confi
     l.key_table_at = take(&l.device_bytes, (uint64_t)config->key_count * sizeof(key_table_entry));
     l.random_at = take(&l.device_bytes, sizeof(random_state) + (uint64_t)ins * sizeof(uint32_t));
 
-    for (uint32_t i = 0; i < ins; i++) {
-        l.seed_index[i] = l.seed_count;
-        l.seed_count += config->inputs[i].batch_count;
-    }
     uint64_t header = 0;
     take(&header, (uint64_t)config->key_count * sizeof(key_table_entry));
-    l.seeds_at = take(&header, l.seed_count * SEED_BYTES);
+    l.seeds_at = take(&header, (uint64_t)ins * SEED_BYTES);
     l.header_bytes = header;
     l.landing_bytes = l.host_bytes = header;
     for (uint32_t i = 0; i < ins; i++) {

@@ -220,6 +220,13 @@ static ckks_status check_matrix(const plan *p, uint32_t index, ckks_error *err) 
     for (uint64_t i = 0; i < (uint64_t)m->row_count * m->column_count; i++)
         if (!isfinite(m->weights[i]))
             return ckks_error_set(err, CKKS_MALFORMED, field, "weight %" PRIu64 " is not a number", i);
+    if (!m->bias) return CKKS_OK;
+    if (!is_scale(m->bias_scale))
+        return ckks_error_set(err, CKKS_MALFORMED, field, "the bias's scale %a is not a positive number",
+                              m->bias_scale);
+    for (uint32_t i = 0; i < m->row_count; i++)
+        if (!isfinite(m->bias[i]))
+            return ckks_error_set(err, CKKS_MALFORMED, field, "bias %" PRIu32 " is not a number", i);
     return CKKS_OK;
 }
 
@@ -428,6 +435,9 @@ static ckks_status expect_matrix(const walk *w, plan_value *out, const plan_valu
                       a->batch_count);
     out->batch_count = m->row_count;
     out->scale = a->scale * m->scale;
+    if (m->bias && !same_scale(m->bias_scale, out->scale))
+        return refuse(w, CKKS_SIGNATURE_MISMATCH, "matrix %u has its bias at scale %a, its result is at %a",
+                      op->matrix, m->bias_scale, out->scale);
     return expect_two(w, a);
 }
 

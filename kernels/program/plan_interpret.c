@@ -65,11 +65,13 @@ static void inner_sum(double *x, const plan_operation *op, uint32_t count, doubl
 }
 
 static void matrix_product(double *out, const double *in, const plan_matrix *m, uint32_t count) {
-    for (uint32_t r = 0; r < m->row_count; r++)
+    for (uint32_t r = 0; r < m->row_count; r++) {
+        for (uint32_t i = 0; m->bias && i < count; i++) out[(size_t)r * count + i] = m->bias[r];
         for (uint32_t c = 0; c < m->column_count; c++) {
             const double w = m->weights[(size_t)r * m->column_count + c];
             for (uint32_t i = 0; i < count; i++) out[(size_t)r * count + i] += w * in[(size_t)c * count + i];
         }
+    }
 }
 
 /* Everything that works element by element; x is a copy of operand a, b the second operand or NULL. */

@@ -60,7 +60,7 @@ static ckks_status check_input(const graph_program *program, uint32_t index, con
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "unknown source %u",
                               (unsigned)input->source);
     if (input->data == NULL) return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "no data");
-    if (input->is_seeded && (!is_packed || s->component_count != 2 || input->seeds == NULL))
+    if (input->is_seeded && (!is_packed || s->component_count != 2 || input->seed == NULL))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field,
                               "a seed stands for the second of two packed components");
     const uint64_t bytes =
@@ -121,8 +121,7 @@ static ckks_status fill_staging(graph_program *program, const graph_input *input
     for (uint32_t i = 0; i < program->config.input_count; i++) {
         if (is_staged(&inputs[i])) memcpy(staging + l->staging_at[i], inputs[i].data, inputs[i].bytes);
         if (inputs[i].is_seeded)
-            memcpy(staging + l->seeds_at + l->seed_index[i] * SEED_BYTES, inputs[i].seeds,
-                   (size_t)program->config.inputs[i].batch_count * SEED_BYTES);
+            memcpy(staging + l->seeds_at + (size_t)i * SEED_BYTES, inputs[i].seed, SEED_BYTES);
     }
     return CKKS_OK;
 }
@@ -142,40 +141,43 @@ static ckks_status transfer(graph_program *program, const graph_input *inputs, c
     return CKKS_OK;
 }
 
-static ckks_status unpack(graph_program *program, uint32_t index, const graph_input *input, uint32_t batch,
-                          ckks_error *err) {
+/* Whole ciphertexts are components one after the other; seeded ones leave every second to the seed: then one
+ * launch unpacks the first components of all batch entries and another expands the others. */
+static ckks_status unpack(graph_program *program, uint32_t index, const graph_input *input, ckks_error *err) {
     const program_layout *l = &program->layout;
     const program_memory *m = &program->memory;
     const ckks_params *params = context_params(program->config.context);
     const value_signature *s = &program->config.inputs[index];
     const kernel_basis basis = value_kernel_basis(params, s);
-    const uint64_t component_words = value_batch_words(params, s) / s->component_count;
-    const uint64_t packed_bytes = input->bytes / s->batch_count;
-    kernel_poly poly = {.words = m->inputs[index].words + batch * value_batch_words(params, s),
-                        .component_count = input->is_seeded ? 1 : s->component_count,
-                        .component_stride = basis_limb_count(basis),
+    const uint32_t limbs = basis_limb_count(basis);
+    kernel_poly poly = {.words = m->inputs[index].words,
+                        .component_count = s->batch_count * (input->is_seeded ? 1 : s->component_count),
+                        .component_stride = limbs * (input->is_seeded ? s->component_count : 1),
                         .basis = basis};
     const kernel_unpack_args args = {.tables = program->config.tables,
                                      .out = poly,
-                                     .packed = m->landing + l->landing_at[index] + batch * packed_bytes,
-                                     .packed_bytes = packed_bytes,
+                                     .packed = m->landing + l->landing_at[index],
+                                     .packed_bytes = input->bytes,
                                      .verdict = m->verdict + index};
-    const ckks_status rc = device_launch(program->slot->copy, KERNEL_UNPACK, &args, err);
+    ckks_status rc = device_launch(program->slot->copy, KERNEL_UNPACK, &args, err);
     if (rc != CKKS_OK || s->component_count < 2) return rc;
-    poly.component_count = 1;
-    poly.words += component_words;
+    poly.words += (size_t)limbs * params_n(params);
     if (input->is_seeded) {
         const kernel_expand_args expand = {.tables = program->config.tables,
                                            .out = poly,
-                                           .seed = m->landing + l->seeds_at +
-                                                   (l->seed_index[index] + batch) * SEED_BYTES,
+                                           .seed = m->landing + l->seeds_at + (size_t)index * SEED_BYTES,
                                            .purpose = SEED_CIPHERTEXT};
         return device_launch(program->slot->copy, KERNEL_EXPAND, &expand, err);
     }
     /* a second component of zero would be a message in the clear */
-    const kernel_check_nonzero_args check = {
-        .tables = program->config.tables, .a = poly, .verdict = m->verdict + index};
-    return device_launch(program->slot->copy, KERNEL_CHECK_NONZERO, &check, err);
+    poly.component_count = 1;
+    for (uint32_t b = 0; b < s->batch_count && rc == CKKS_OK; b++) {
+        const kernel_check_nonzero_args check = {
+            .tables = program->config.tables, .a = poly, .verdict = m->verdict + index};
+        rc = device_launch(program->slot->copy, KERNEL_CHECK_NONZERO, &check, err);
+        poly.words += value_batch_words(params, s);
+    }
+    return rc;
 }
 
 static ckks_status ingest(graph_program *program, uint32_t index, const graph_input *input, ckks_error *err) {
@@ -187,9 +189,7 @@ static ckks_status ingest(graph_program *program, uint32_t index, const graph_in
         return rc;
     switch (input->source) {
     case GRAPH_SOURCE_PACKED_HOST:
-        for (uint32_t b = 0; b < program->config.inputs[index].batch_count && rc == CKKS_OK; b++)
-            rc = unpack(program, index, input, b, err);
-        return rc;
+        return unpack(program, index, input, err);
     case GRAPH_SOURCE_WORDS_HOST:
         return device_copy_in(stream, m->inputs[index].words, m->staging + program->layout.staging_at[index],
                               input->bytes, err);

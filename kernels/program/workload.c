@@ -115,6 +115,15 @@ static ckks_status prepare_chebyshev(workload *w, prepared_operation *o, const p
     return rc;
 }
 
+/* the bias lies behind all limbs of the weights */
+static void prepare_matrix(const workload *w, prepared_operation *o, const plan_operation *op) {
+    const plan_matrix *m = &w->p->matrices[op->matrix];
+    o->matrix = w->words[w->p->plain_count + op->matrix];
+    if (m->bias)
+        o->bias = o->matrix +
+                  ((uint64_t)w->matrix_level[op->matrix] + 1) * m->row_count * (uint64_t)m->column_count;
+}
+
 static ckks_status prepare_operation(workload *w, uint32_t index, ckks_error *err) {
     const plan_operation *op = &w->p->operations[index];
     prepared_operation *o = &w->operations[index];
@@ -136,7 +145,7 @@ static ckks_status prepare_operation(workload *w, uint32_t index, ckks_error *er
     case PLAN_CHEBYSHEV:
         return prepare_chebyshev(w, o, op, err);
     case PLAN_MATRIX_PRODUCT:
-        o->matrix = w->words[w->p->plain_count + op->matrix];
+        prepare_matrix(w, o, op);
         return CKKS_OK;
     case PLAN_RERANDOMISE:
         w->uses_randomness = true;

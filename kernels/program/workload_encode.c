@@ -31,13 +31,14 @@ static void describe_plain(binding_descriptor *out, const ckks_params *params, c
     out->word_count = out->signature.bytes / sizeof(uint64_t);
 }
 
-/* A matrix is residues alone: [limb][row][column], no polynomial. */
+/* A matrix is residues alone: [limb][row][column], then its bias [limb][row]; no polynomial. */
 static void describe_matrix(binding_descriptor *out, const ckks_params *params, const plan_matrix *matrix,
                             uint32_t level, uint32_t id, uint32_t device_number) {
     value_signature_ciphertext(&out->signature, params, 1, level, matrix->scale, device_number);
     out->signature.kind = VALUE_PLAINTEXT;
     out->id = id;
-    out->word_count = (uint64_t)(level + 1) * matrix->row_count * matrix->column_count;
+    out->word_count =
+        (uint64_t)(level + 1) * matrix->row_count * ((uint64_t)matrix->column_count + (matrix->bias ? 1 : 0));
     out->signature.bytes = out->word_count * sizeof(uint64_t);
 }
 
@@ -59,16 +60,24 @@ static void describe_all(workload *w) {
 
 /* ---- words ---- */
 
-static ckks_status encode_matrix(uint64_t *words, const ckks_params *params, const plan_matrix *m,
-                                 uint32_t level, ckks_error *err) {
-    const uint64_t count = (uint64_t)m->row_count * m->column_count;
+static ckks_status encode_numbers(uint64_t *words, const ckks_params *params, const double *numbers,
+                                  uint64_t count, double scale, uint32_t level, ckks_error *err) {
     for (uint64_t i = 0; i < count; i++) {
         uint64_t residue[CKKS_PRIMES_MAX];
-        const ckks_status rc = encoder_constant(residue, params, m->weights[i], m->scale, level, false, err);
+        const ckks_status rc = encoder_constant(residue, params, numbers[i], scale, level, false, err);
         if (rc != CKKS_OK) return rc;
         for (uint32_t limb = 0; limb <= level; limb++) words[limb * count + i] = residue[limb];
     }
     return CKKS_OK;
+}
+
+static ckks_status encode_matrix(uint64_t *words, const ckks_params *params, const plan_matrix *m,
+                                 uint32_t level, ckks_error *err) {
+    const uint64_t count = (uint64_t)m->row_count * m->column_count;
+    const ckks_status rc = encode_numbers(words, params, m->weights, count, m->scale, level, err);
+    if (rc != CKKS_OK || !m->bias) return rc;
+    return encode_numbers(words + (level + 1) * count, params, m->bias, m->row_count, m->bias_scale, level,
+                          err);
 }
 
 static bool is_zero_digest(const uint8_t digest[32]) {

@@ -18,9 +18,9 @@ typedef struct prepared_operation {
     chebyshev_plan *polynomial;
     galois_step *steps; /* [step_count]; ROTATE, INNER_SUM, CONJUGATE (one) */
     uint32_t step_count;
-    uint32_t key;     /* relinearisation or public key, in the key table */
-    ckks_value plain; /* ADD_PLAIN, MULTIPLY_PLAIN */
-    const uint64_t *matrix;
+    uint32_t key;                  /* relinearisation or public key, in the key table */
+    ckks_value plain;              /* ADD_PLAIN, MULTIPLY_PLAIN */
+    const uint64_t *matrix, *bias; /* MATRIX_PRODUCT; bias NULL if there is none */
 } prepared_operation;
 
 struct workload {

@@ -53,7 +53,7 @@ static ckks_status run_operation(evaluator *ev, const workload *w, uint32_t inde
     case PLAN_CHEBYSHEV:
         return evaluator_chebyshev(ev, out, o->polynomial, a, o->key, err);
     case PLAN_MATRIX_PRODUCT:
-        return evaluator_matrix_product(ev, out, a, o->matrix, w->p->matrices[op->matrix].row_count,
+        return evaluator_matrix_product(ev, out, a, o->matrix, o->bias, w->p->matrices[op->matrix].row_count,
                                         w->p->matrices[op->matrix].scale, err);
     case PLAN_RERANDOMISE:
         return evaluator_rerandomise(ev, out, a, o->key, op->flood_bits, err);

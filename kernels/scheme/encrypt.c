@@ -23,6 +23,13 @@ static ckks_status no_memory(ckks_error *err) {
 
 ckks_status encrypt_symmetric(uint64_t *c0, uint8_t seed[SEED_BYTES], const secret_key *sk,
                               const uint64_t *plain, uint32_t level, ckks_error *err) {
+    randombytes_buf(seed, SEED_BYTES);
+    return encrypt_symmetric_entry(c0, seed, 0, sk, plain, level, err);
+}
+
+ckks_status encrypt_symmetric_entry(uint64_t *c0, const uint8_t seed[SEED_BYTES], uint32_t entry,
+                                    const secret_key *sk, const uint64_t *plain, uint32_t level,
+                                    ckks_error *err) {
     const ckks_context *context = secret_key_context(sk);
     const ckks_params *p = context_params(context);
     const size_t n = params_n(p);
@@ -37,7 +44,6 @@ ckks_status encrypt_symmetric(uint64_t *c0, uint8_t seed[SEED_BYTES], const secr
     }
     sampler_init(s);
     sample_error(error, n, s);
-    randombytes_buf(seed, SEED_BYTES);
     for (uint32_t i = 0; i <= level; i++) {
         const ntt_table *t = context_ntt(context, i);
         const uint64_t q = t->m.value, *key = secret_key_evaluations(sk, i);
@@ -45,7 +51,7 @@ ckks_status encrypt_symmetric(uint64_t *c0, uint8_t seed[SEED_BYTES], const secr
         const uint64_t *message = plain + i * n;
         small_to_residues(out_limb, error, n, q);
         ntt_forward_scalar(out_limb, out_limb, t);
-        seed_expand(a, (uint32_t)n, q, seed, SEED_CIPHERTEXT, 0, i);
+        seed_expand(a, (uint32_t)n, q, seed, SEED_CIPHERTEXT, entry, i);
         for (size_t k = 0; k < n; k++) {
             const uint64_t noisy = mod_add(out_limb[k], message[k], q);
             out_limb[k] = mod_sub(noisy, mod_mul(a[k], key[k], &t->m), q);

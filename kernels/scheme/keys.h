@@ -54,6 +54,12 @@ ckks_status key_generate(uint64_t *words, const secret_key *sk, const key_requir
  * SEED_CIPHERTEXT, 0, prime). `seed` is output: drawn fresh inside, never reused. */
 ckks_status encrypt_symmetric(uint64_t *c0, uint8_t seed[SEED_BYTES], const secret_key *sk,
                               const uint64_t *plain, uint32_t level, ckks_error *err);
+/* encrypt_symmetric_entry: the same for entry `entry` of a batch under one seed: c1 = seed_expand(seed,
+ * SEED_CIPHERTEXT, entry, prime). The caller drew the seed for this batch and uses each entry's number once:
+ * two messages under one seed and number give their difference away. Any thread. */
+ckks_status encrypt_symmetric_entry(uint64_t *c0, const uint8_t seed[SEED_BYTES], uint32_t entry,
+                                    const secret_key *sk, const uint64_t *plain, uint32_t level,
+                                    ckks_error *err);
 /* encrypt_public: pk0, pk1 [limb][N] of at least level + 1 limbs. Writes c0, c1 whole. */
 ckks_status encrypt_public(uint64_t *c0, uint64_t *c1, const ckks_context *context, const uint64_t *pk0,
                            const uint64_t *pk1, const uint64_t *plain, uint32_t level, ckks_error *err);

@@ -26,7 +26,7 @@ static void host_refusal_leaves_payload_and_handle_as_they_were(void **state) {
     bad[0][1].bytes -= 16;
     bad[1][1].bytes += 16;
     bad[2][1].data = NULL;
-    bad[3][1].seeds = NULL;
+    bad[3][1].seed = NULL;
     bad[4][1].source = (graph_source)9;
     bad[5][1].is_seeded = false; /* the bytes are of one component */
     bad[6][1].signature.limb_count--;

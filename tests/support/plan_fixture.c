@@ -160,14 +160,16 @@ uint32_t plan_fixture_chebyshev(plan_fixture *f, uint32_t a, const double *coeff
                   out, 1);
 }
 
-uint32_t plan_fixture_matrix(plan_fixture *f, uint32_t a, const double *weights, uint32_t row_count,
-                             double scale) {
+uint32_t plan_fixture_matrix(plan_fixture *f, uint32_t a, const double *weights, const double *bias,
+                             uint32_t row_count, double scale) {
     plan_value out = f->values[a];
     const uint32_t column_count = out.batch_count;
     out.batch_count = row_count;
     out.scale *= scale;
     f->matrices[f->plan.matrix_count] =
         (plan_matrix){.weights = keep(f, weights, (size_t)row_count * column_count * sizeof *weights),
+                      .bias = bias ? keep(f, bias, row_count * sizeof *bias) : NULL,
+                      .bias_scale = bias ? out.scale : 0,
                       .row_count = row_count,
                       .column_count = column_count,
                       .scale = scale};
@@ -242,11 +244,11 @@ plan_fixture *plan_fixture_small(void) {
 }
 
 plan_fixture *plan_fixture_batch(void) {
-    static const double weights[] = {0.5, -0.25, 1, 0.125, 2, -1};
+    static const double weights[] = {0.5, -0.25, 1, 0.125, 2, -1}, bias[] = {0.375, -1.5};
     const ckks_params params = fixture_params(10, 3, 1, 1);
     plan_fixture *f = plan_fixture_create(&params);
     const uint32_t a = plan_fixture_input(f, 2, 3, 0x1p30), b = plan_fixture_input(f, 1, 1, 0x1p30);
-    uint32_t v = plan_fixture_matrix(f, a, weights, 2, (double)params.prime[2]);
+    uint32_t v = plan_fixture_matrix(f, a, weights, bias, 2, (double)params.prime[2]);
     v = plan_fixture_operation(f, PLAN_RESCALE, v, 0);
     plan_fixture_output(f, v);
     v = plan_fixture_rerandomise(f, b, 8);

@@ -47,8 +47,9 @@ uint32_t plan_fixture_transform(plan_fixture *f, uint32_t a, const int32_t *gian
                                 double scale);
 uint32_t plan_fixture_chebyshev(plan_fixture *f, uint32_t a, const double *coefficients, uint32_t degree,
                                 double scale_out);
-uint32_t plan_fixture_matrix(plan_fixture *f, uint32_t a, const double *weights, uint32_t row_count,
-                             double scale);
+/* bias: NULL, or [row_count] */
+uint32_t plan_fixture_matrix(plan_fixture *f, uint32_t a, const double *weights, const double *bias,
+                             uint32_t row_count, double scale);
 uint32_t plan_fixture_rerandomise(plan_fixture *f, uint32_t a, uint32_t flood_bits);
 void plan_fixture_output(plan_fixture *f, uint32_t value);
 /* counts, keys; the plan is then complete. Marks it insecure: test parameters are. */
@@ -57,7 +58,7 @@ const plan *plan_fixture_finish(plan_fixture *f);
 /* N = 2^10, levels 0..6: transform of 6 diagonals, square, Chebyshev of degree 3, and one of nearly every
  * other operation on the way to two outputs. */
 plan_fixture *plan_fixture_small(void);
-/* N = 2^10: a 2 x 3 matrix on a batch of three; rerandomise of a second input */
+/* N = 2^10: a 2 x 3 matrix with a bias on a batch of three; rerandomise of a second input */
 plan_fixture *plan_fixture_batch(void);
 /* y = x * 0.5 + 0.25 at one level: the smallest package that is of any use; secure = over N = 2^12 */
 plan_fixture *plan_fixture_tiny(bool is_secure);

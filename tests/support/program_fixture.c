@@ -213,7 +213,7 @@ graph_input sample_input(sample *s, graph_source source, bool is_seeded) {
         input.data = s->packed;
         input.bytes = is_seeded ? s->seeded_bytes : s->packed_bytes;
         input.is_seeded = is_seeded;
-        input.seeds = s->seed;
+        input.seed = s->seed;
     } else if (source == GRAPH_SOURCE_WORDS_DEVICE) {
         input.data = sample_value(s).words;
     } else if (source == GRAPH_SOURCE_WORDS_PINNED) {

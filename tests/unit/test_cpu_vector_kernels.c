@@ -128,7 +128,7 @@ static void check_in_place(kernel_id kernel, kernel_basis basis) {
 static void check_binary(kernel_id kernel, uint32_t a_components, uint32_t b_components,
                          uint32_t out_components, uint32_t pattern) {
     const kernel_basis basis = basis_qp(now.f.params->q_count - 1);
-    uint64_t *a = poly(basis, 3, pattern), *b = poly(basis, b_components, PATTERN_RANDOM);
+    uint64_t *a = poly(basis, 4, pattern), *b = poly(basis, b_components, PATTERN_RANDOM);
     kernel_binary_args args = {now.f.tables, device_fixture_poly(NULL, out_components, basis),
                                device_fixture_poly(a, a_components, basis),
                                device_fixture_poly(b, b_components, basis)};
@@ -159,12 +159,14 @@ static void check_pointwise(uint32_t pattern) {
     check_unary(KERNEL_COPY, 2, 2, qp, pattern);
     check_unary(KERNEL_NEGATE, 2, 2, qp, pattern);
     check_unary(KERNEL_SQUARE, 2, 3, qp, pattern);
+    check_unary(KERNEL_SQUARE, 4, 6, qp, pattern);
     check_binary(KERNEL_ADD, 2, 3, 3, pattern);
     check_binary(KERNEL_SUBTRACT, 3, 2, 3, pattern);
     check_binary(KERNEL_SUBTRACT, 2, 3, 3, pattern);
     check_binary(KERNEL_ADD_PLAIN, 2, 1, 2, pattern);
     check_binary(KERNEL_MULTIPLY_PLAIN, 2, 1, 2, pattern);
     check_binary(KERNEL_MULTIPLY, 2, 2, 3, pattern);
+    check_binary(KERNEL_MULTIPLY, 4, 4, 6, pattern);
     check_scalars(KERNEL_ADD_SCALARS, pattern);
     check_scalars(KERNEL_MULTIPLY_SCALARS, pattern);
 }
@@ -308,8 +310,10 @@ static void check_matrix(uint32_t rows, uint32_t columns, uint32_t pattern) {
         const uint64_t prime = now.f.params->prime[i / (rows * columns)];
         weight[i] = pattern == PATTERN_RANDOM ? prng_below(&now.rng, prime) : prime - 1;
     }
-    kernel_matrix_product_args args = {now.f.tables, NULL, in, weight, rows, columns, 1, q};
+    kernel_matrix_product_args args = {now.f.tables, NULL, in, weight, rows, columns, 1, q, NULL};
     compare(KERNEL_MATRIX_PRODUCT, &args, &args.out, rows * poly_bytes(q));
+    args.bias = weight; /* a row of residues like any other: the first of each limb's rows */
+    if (limbs == 1) compare(KERNEL_MATRIX_PRODUCT, &args, &args.out, rows * poly_bytes(q));
     free(in), free(weight);
 }
 
@@ -366,6 +370,8 @@ static void check_ingest(uint32_t pattern) {
     for (uint32_t i = 0; i < sizeof seed; i++) seed[i] = (uint8_t)prng_u64(&now.rng);
     kernel_expand_args expand = {now.f.tables, device_fixture_poly(NULL, 1, qp), seed, 2, 7};
     compare(KERNEL_EXPAND, &expand, &expand.out.words, poly_bytes(qp));
+    expand.out = device_fixture_poly(NULL, 3, qp);
+    compare(KERNEL_EXPAND, &expand, &expand.out.words, 3 * poly_bytes(qp));
     free(a), free(packed);
 }
 

@@ -124,6 +124,18 @@ static twin random_polys(kernel_basis basis, uint32_t polys, uint32_t pattern) {
     free(words);
     return t;
 }
+/* numbers[per_limb] of each q, one limb after the other */
+static twin random_numbers(uint32_t limbs, uint32_t per_limb, uint32_t pattern) {
+    uint64_t *words = malloc((uint64_t)limbs * per_limb * 8);
+    assert_non_null(words);
+    for (uint32_t i = 0; i < limbs * per_limb; i++) {
+        const uint64_t q = params->prime[i / per_limb];
+        words[i] = pattern ? q - 1 : prng_below(&rng, q);
+    }
+    const twin t = twin_create(words, (uint64_t)limbs * per_limb * 8);
+    free(words);
+    return t;
+}
 
 static kernel_poly poly_of(const twin *t, int s, uint32_t components, kernel_basis basis) {
     return (kernel_poly){.words = t->at[s],
@@ -190,6 +202,8 @@ static void check_pointwise(uint32_t pattern) {
     check_unary(KERNEL_COPY, 2, 2, q, pattern);
     check_unary(KERNEL_NEGATE, 2, 2, q, pattern);
     check_unary(KERNEL_SQUARE, 2, 3, q, pattern);
+    check_unary(KERNEL_SQUARE, 6, 9, q, pattern);
+    check_unary(KERNEL_NEGATE, 6, 6, q, pattern);
     check_unary(KERNEL_NTT_FORWARD, 2, 2, qp, pattern);
     check_unary(KERNEL_NTT_INVERSE, 2, 2, qp, pattern);
     check_binary(KERNEL_ADD, 2, 3, 3, pattern);
@@ -197,6 +211,8 @@ static void check_pointwise(uint32_t pattern) {
     check_binary(KERNEL_ADD_PLAIN, 2, 1, 2, pattern);
     check_binary(KERNEL_MULTIPLY_PLAIN, 2, 1, 2, pattern);
     check_binary(KERNEL_MULTIPLY, 2, 2, 3, pattern);
+    check_binary(KERNEL_MULTIPLY, 6, 6, 9, pattern);
+    check_binary(KERNEL_ADD, 6, 6, 6, pattern);
     check_scalars(KERNEL_ADD_SCALARS, pattern);
     check_scalars(KERNEL_MULTIPLY_SCALARS, pattern);
     twin a = random_polys(q, 2, pattern), out = twin_create(NULL, 2 * poly_bytes(q));
@@ -329,19 +345,25 @@ static void check_linear(uint32_t pattern) {
     const uint32_t rows = 19, columns = 37, limbs = params->q_count;
     twin vectors = random_polys(q, 2 * columns, pattern),
          result = twin_create(NULL, (uint64_t)rows * 2 * poly_bytes(q));
-    uint64_t *weights = malloc((uint64_t)limbs * rows * columns * 8);
-    for (uint32_t i = 0; i < limbs; i++)
-        for (uint32_t k = 0; k < rows * columns; k++)
-            weights[i * rows * columns + k] =
-                pattern ? params->prime[i] - 1 : prng_below(&rng, params->prime[i]);
-    twin weight = twin_create(weights, (uint64_t)limbs * rows * columns * 8);
-    free(weights);
-    for (int s = 0; s < 2; s++) {
-        kernel_matrix_product_args args = {
-            sides[s].tables, result.at[s], vectors.at[s], weight.at[s], rows, columns, 2, q};
-        launch(s, KERNEL_MATRIX_PRODUCT, &args);
+    twin weight = random_numbers(limbs, rows * columns, pattern);
+    const uint64_t *const no_bias[2] = {NULL, NULL};
+    twin bias = random_numbers(limbs, rows, pattern);
+    for (int with_bias = 0; with_bias < 2; with_bias++) {
+        for (int s = 0; s < 2; s++) {
+            kernel_matrix_product_args args = {sides[s].tables,
+                                               result.at[s],
+                                               vectors.at[s],
+                                               weight.at[s],
+                                               rows,
+                                               columns,
+                                               2,
+                                               q,
+                                               with_bias ? bias.at[s] : no_bias[s]};
+            launch(s, KERNEL_MATRIX_PRODUCT, &args);
+        }
+        twin_compare(&result, "MATRIX_PRODUCT");
     }
-    twin_compare(&result, "MATRIX_PRODUCT");
+    twin_destroy(&bias);
     twin_destroy(&vectors), twin_destroy(&result), twin_destroy(&weight);
 }
 

@@ -167,7 +167,7 @@ static arguments good(kernel_id kernel) {
                                               .item_count = 2};
         break;
     case KERNEL_MATRIX_PRODUCT:
-        a.matrix = (kernel_matrix_product_args){NULL, at('O'), at('A'), at('W'), 2, 3, 2, {0, 3, 0}};
+        a.matrix = (kernel_matrix_product_args){NULL, at('O'), at('A'), at('W'), 2, 3, 2, {0, 3, 0}, NULL};
         break;
     case KERNEL_UNPACK:
         a.unpack = (kernel_unpack_args){NULL, poly('O', 2, 3, 0), (void *)at('A'), packed_bytes(3, 2),
@@ -330,6 +330,9 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_COPY, a.unary.a.words = (uint64_t *)(UINTPTR_MAX - 15), "a");
     INVALID(KERNEL_SQUARE, a.unary.a.component_count = 3, "a");
     INVALID(KERNEL_SQUARE, a.unary.out.component_count = 2, "out");
+    INVALID(KERNEL_SQUARE, a.unary.a.component_count = 4, "out");
+    ALIAS(KERNEL_SQUARE, a.unary.a.component_count = 4; a.unary.out.component_count = 6;
+          a.unary.out.words = at('A'); a.unary.out.component_stride = a.unary.a.component_stride, "a");
     ALIAS(KERNEL_NEGATE, a.unary.out.words = at('A') + N, "a");
     ALIAS(KERNEL_NEGATE, a.unary.out.words = at('A'), "a"); /* another stride */
     INVALID(KERNEL_ADD, a.binary.out.component_count = 2, "out");
@@ -338,7 +341,8 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_ADD_PLAIN, a.binary.b.component_count = 2, "b");
     INVALID(KERNEL_MULTIPLY_PLAIN, a.binary.out.component_count = 3, "out");
     ALIAS(KERNEL_MULTIPLY_PLAIN, a.binary.b.words = at('O'), "b");
-    INVALID(KERNEL_MULTIPLY, a.binary.a.component_count = 1, "a");
+    INVALID(KERNEL_MULTIPLY, a.binary.a.component_count = a.binary.b.component_count = 1, "a");
+    INVALID(KERNEL_MULTIPLY, a.binary.a.component_count = 4, "b");
     INVALID(KERNEL_MULTIPLY, a.binary.b.component_count = 3, "b");
     INVALID(KERNEL_MULTIPLY, a.binary.out.component_count = 2, "out");
     INVALID(KERNEL_ADD_SCALARS, a.scalars.scalar[1] = fixture.params->prime[1], "scalar");
@@ -412,7 +416,7 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_UNPACK, a.unpack.verdict = NULL, "verdict");
     ALIAS(KERNEL_UNPACK, a.unpack.packed = (void *)at('O'), "packed");
     INVALID(KERNEL_PACK, a.pack.packed_bytes += 16, "packed_bytes");
-    INVALID(KERNEL_EXPAND, a.expand.out.component_count = 2, "out");
+    INVALID(KERNEL_EXPAND, a.expand.out.component_count = 0, "out");
     INVALID(KERNEL_EXPAND, a.expand.seed = NULL, "seed");
     INVALID(KERNEL_CHECK_NONZERO, a.nonzero.a.component_count = 2, "a");
     INVALID(KERNEL_SAMPLE, a.sample.flood_bits = 49, "flood_bits");

@@ -219,20 +219,21 @@ static void expand_matches_the_stream_of_libsodium(void **state) {
     for (size_t b = 0; b < 3; b++) {
         const uint32_t limbs = basis_limb_count(bases[b]), purpose = SEED_KEY_SET,
                        polynomial = 1000 + (uint32_t)b;
-        uint64_t *words = device_fixture_upload(&f, NULL, (uint64_t)limbs * f.n * 8);
-        const kernel_expand_args args = {f.tables, device_fixture_poly(words, 1, bases[b]), device_seed,
+        uint64_t *words = device_fixture_upload(&f, NULL, (uint64_t)2 * limbs * f.n * 8);
+        const kernel_expand_args args = {f.tables, device_fixture_poly(words, 2, bases[b]), device_seed,
                                          purpose, polynomial};
         device_fixture_launch(&f, KERNEL_EXPAND, &args);
-        for (uint32_t i = 0; i < limbs; i++) {
+        for (uint32_t i = 0; i < 2 * limbs; i++) {
             uint8_t nonce[12];
             bytes_write_u32(nonce, purpose);
-            bytes_write_u32(nonce + 4, polynomial);
-            bytes_write_u32(nonce + 8, basis_prime(bases[b], i, f.params->q_count));
+            bytes_write_u32(nonce + 4, polynomial + i / limbs);
+            bytes_write_u32(nonce + 8, basis_prime(bases[b], i % limbs, f.params->q_count));
             crypto_stream_chacha20_ietf(bytes, f.n * 16, nonce, seed);
             for (uint32_t k = 0; k < f.n; k++) {
                 const uint128 word =
                     (uint128)bytes_read_u64(bytes + 16 * k + 8) << 64 | bytes_read_u64(bytes + 16 * k);
-                assert_true(words[(uint64_t)i * f.n + k] == (uint64_t)(word % prime_of(&f, bases[b], i)));
+                assert_true(words[(uint64_t)i * f.n + k] ==
+                            (uint64_t)(word % prime_of(&f, bases[b], i % limbs)));
             }
         }
         device_free(f.dev, words);

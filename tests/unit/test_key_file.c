@@ -401,7 +401,7 @@ static void a_good_request_becomes_inputs(void **state) {
     assert_int_equal(input.source, GRAPH_SOURCE_PACKED_HOST);
     assert_int_equal(value_signature_compare(&expected, &input.signature, NULL), CKKS_OK);
     assert_true(input.is_seeded);
-    assert_int_equal(input.seeds[0], 0x30);
+    assert_int_equal(input.seed[0], 0x30);
     assert_int_equal(input.lineage[0], 0xa0);
     assert_ptr_equal(input.data, r.view.segments);
     assert_int_equal(input.bytes, packing_poly_bytes(&params, 1, false, 1));

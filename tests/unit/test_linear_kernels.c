@@ -139,28 +139,32 @@ static void matrix_product_is_the_clear_matrix_times_the_batch(void **state) {
     prng r;
     prng_init(&r, 10);
     device_fixture_open(&f, fixture_context(10, 4, 1, 1), 2);
-    for (uint32_t round = 0; round < 2; round++) {
-        const uint32_t pattern = round ? KERNEL_FIXTURE_RAW + 2 : KERNEL_FIXTURE_RANDOM;
+    for (uint32_t round = 0; round < 2 * 2; round++) {
+        const bool with_bias = round >= 2;
+        const uint32_t pattern = round % 2 ? KERNEL_FIXTURE_RAW + 2 : KERNEL_FIXTURE_RANDOM;
         const kernel_basis q = {0, 3, 0};
         const uint32_t rows = 3, columns = 5, limbs = 3;
         uint64_t *in = kernel_fixture_poly(&f, q, columns * 2, pattern, &r),
                  *out = kernel_fixture_words(&f, (uint64_t)rows * 2 * limbs);
-        uint64_t weight[45];
+        uint64_t weight[45], bias[9];
+        for (uint32_t i = 0; i < 9; i++)
+            bias[i] = round % 2 ? prime_of(i / 3) - 1 : prng_below(&r, prime_of(i / 3));
         for (uint32_t i = 0; i < 45; i++)
             weight[i] =
                 pattern != KERNEL_FIXTURE_RANDOM ? prime_of(i / 15) - 1 : prng_below(&r, prime_of(i / 15));
         uint64_t *in_device = device_fixture_upload(&f, in, (uint64_t)columns * 2 * limbs * f.n * sizeof *in);
         uint64_t *out_device = device_fixture_upload(&f, NULL, (uint64_t)rows * 2 * limbs * f.n * sizeof *in);
         uint64_t *weight_device = device_fixture_upload(&f, weight, sizeof weight);
-        const kernel_matrix_product_args args = {f.tables, out_device, in_device, weight_device,
-                                                 rows,     columns,    2,         q};
+        uint64_t *bias_device = with_bias ? device_fixture_upload(&f, bias, sizeof bias) : NULL;
+        const kernel_matrix_product_args args = {f.tables, out_device, in_device, weight_device, rows,
+                                                 columns,  2,          q,         bias_device};
         device_fixture_launch(&f, KERNEL_MATRIX_PRODUCT, &args);
         device_fixture_download(&f, out, out_device, (uint64_t)rows * 2 * limbs * f.n * sizeof *in);
         for (uint64_t at = 0; at < (uint64_t)rows * 2 * limbs * f.n; at++) {
             const uint64_t k = at % f.n, j = at / f.n % limbs, c = at / f.n / limbs % 2,
                            row = at / f.n / limbs / 2;
             const modulus m = modulus_create(prime_of((uint32_t)j));
-            uint64_t sum = 0;
+            uint64_t sum = with_bias && c == 0 ? bias[j * rows + row] : 0;
             for (uint32_t i = 0; i < columns; i++)
                 sum = mod_add(sum,
                               mod_mul(weight[(j * rows + row) * columns + i],
@@ -171,6 +175,7 @@ static void matrix_product_is_the_clear_matrix_times_the_batch(void **state) {
         device_free(f.dev, in_device);
         device_free(f.dev, out_device);
         device_free(f.dev, weight_device);
+        device_free(f.dev, bias_device);
         free(in);
         free(out);
     }

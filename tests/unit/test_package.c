@@ -84,6 +84,8 @@ static void assert_same_tables(const plan *a, const plan *b) {
     assert_int_equal(a->matrix_count, b->matrix_count);
     for (uint32_t i = 0; i < a->matrix_count; i++) {
         const plan_matrix *x = &a->matrices[i], *y = &b->matrices[i];
+        assert_true(!x->bias == !y->bias && x->bias_scale == y->bias_scale);
+        if (x->bias) assert_memory_equal(x->bias, y->bias, x->row_count * sizeof *x->bias);
         assert_int_equal(x->row_count, y->row_count);
         assert_int_equal(x->column_count, y->column_count);
         assert_memory_equal(x->weights, y->weights, x->row_count * x->column_count * sizeof *x->weights);

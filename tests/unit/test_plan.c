@@ -318,6 +318,16 @@ static void batch_operations_are_checked(void **state) {
     f->matrices[0].column_count = 2;
     assert_int_equal(plan_check(&f->plan, NULL), CKKS_SIGNATURE_MISMATCH);
     f->matrices[0].column_count = 3;
+    const double scale = f->matrices[0].bias_scale, bad[] = {0, NAN};
+    f->matrices[0].bias_scale = nextafter(scale, 0);
+    assert_int_equal(plan_check(&f->plan, &err), CKKS_SIGNATURE_MISMATCH);
+    f->matrices[0].bias_scale = -1;
+    assert_int_equal(plan_check(&f->plan, NULL), CKKS_MALFORMED);
+    f->matrices[0].bias_scale = scale;
+    const double *bias = f->matrices[0].bias;
+    f->matrices[0].bias = bad;
+    assert_int_equal(plan_check(&f->plan, NULL), CKKS_MALFORMED);
+    f->matrices[0].bias = bias;
     f->operations[2].flood_bits = 49;
     assert_int_equal(plan_check(&f->plan, NULL), CKKS_MALFORMED);
     f->operations[2].flood_bits = 48;
@@ -516,8 +526,8 @@ static void a_matrix_product_mixes_the_batch(void **state) {
     assert_int_equal(plan_interpret(outputs, &f->plan, inputs, NULL), CKKS_OK);
     for (uint32_t i = 0; i < SLOTS; i++) {
         const double a = batch[i], b = batch[SLOTS + i], c = batch[2 * SLOTS + i];
-        assert_true(fabs(product[i] - (0.5 * a - 0.25 * b + c)) < 1e-12);
-        assert_true(fabs(product[SLOTS + i] - (0.125 * a + 2 * b - c)) < 1e-12);
+        assert_true(fabs(product[i] - (0.5 * a - 0.25 * b + c + 0.375)) < 1e-12);
+        assert_true(fabs(product[SLOTS + i] - (0.125 * a + 2 * b - c - 1.5)) < 1e-12);
         assert_true(second[i] == x[i]);
     }
     plan_fixture_destroy(f);
