@@ -332,6 +332,11 @@ void device_memory(const device *dev, device_memory_account *out) {
     pthread_mutex_unlock(books(dev));
 }
 
+uint64_t device_bytes_free(const device *dev) {
+    const device_backend *backend = dev->back.backend;
+    return backend->bytes_free ? backend->bytes_free(dev->back.self) : 0;
+}
+
 bool device_owns(const device *dev, const void *address, uint64_t bytes) {
     const uintptr_t begin = (uintptr_t)address;
     pthread_mutex_lock(books(dev));

@@ -82,6 +82,9 @@ typedef struct device_memory_account {
     uint64_t allocation_count; /* live allocations */
 } device_memory_account;
 void device_memory(const device *dev, device_memory_account *out);
+/* device_bytes_free: what the card says is free now, whoever has the rest; 0 for a CPU. May take a while:
+ * not for a request's path. */
+uint64_t device_bytes_free(const device *dev);
 /* device_owns: does [address, address + bytes) lie inside one live device allocation? */
 bool device_owns(const device *dev, const void *address, uint64_t bytes);
 
@@ -153,6 +156,8 @@ ckks_status device_record_begin(device_stream *stream, ckks_error *err);
 ckks_status device_record_end(device_stream *stream, device_graph **out, ckks_error *err);
 void device_record_abort(device_stream *stream);
 bool device_is_recording(const device_stream *stream);
+/* device_recordings: recordings begun on this device so far, planning ones included. */
+uint64_t device_recordings(const device *dev);
 void device_graph_destroy(device_graph *graph);
 
 /* ---- failure injection (builds with CKKS_FAULT_INJECTION only; otherwise no code) ---- */

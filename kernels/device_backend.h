@@ -41,6 +41,7 @@ typedef struct device_backend {
     void (*release)(void *self, void *address);
     ckks_status (*allocate_host)(void *self, void **out, uint64_t bytes, ckks_error *err);
     void (*release_host)(void *self, void *address);
+    uint64_t (*bytes_free)(const void *self); /* NULL: not known */
 
     ckks_status (*stream_create)(void *self, void **stream, ckks_error *err);
     void (*stream_destroy)(void *stream); /* waits for its work */

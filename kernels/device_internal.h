@@ -81,6 +81,7 @@ struct device {
     uint64_t stream_count, event_count, graph_count;
     device_tables *tables;
     recording *recordings;
+    uint64_t recordings_begun;
 #ifdef CKKS_FAULT_INJECTION
     uint64_t fault_calls, fault_nth;
     bool fault_asynchronous;

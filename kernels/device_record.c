@@ -121,6 +121,7 @@ static ckks_status record_begin(device_stream *stream, bool is_planning, ckks_er
     pthread_mutex_lock(&dev->lock);
     r->next = dev->recordings;
     dev->recordings = r;
+    dev->recordings_begun++;
     pthread_mutex_unlock(&dev->lock);
     return CKKS_OK;
 }
@@ -133,6 +134,13 @@ ckks_status device_record_begin_planning(device_stream *stream, ckks_error *err)
 }
 bool device_is_recording(const device_stream *stream) {
     return stream->recording != NULL;
+}
+uint64_t device_recordings(const device *dev) {
+    pthread_mutex_t *lock = &((device *)(uintptr_t)dev)->lock; /* no part of what is observed */
+    pthread_mutex_lock(lock);
+    const uint64_t begun = dev->recordings_begun;
+    pthread_mutex_unlock(lock);
+    return begun;
 }
 void device_record_abort(device_stream *stream) {
     recording_destroy(stream->recording);

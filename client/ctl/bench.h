@@ -1,5 +1,5 @@
 /*
- * `ckksctl bench`: what the two benchmarks share. A rig is a device with one parameter set, a throw-away
+ * `ckksctl bench`: what the benchmarks share. A rig is a device with one parameter set, a throw-away
  * secret key and resident keys; nothing here is measured.
  */
 #ifndef CKKS_CTL_BENCH_H
@@ -8,6 +8,11 @@
 #include "client/ctl/ctl.h"
 
 #include "kernels/program/graph_program.h"
+#include "kernels/program/workload.h"
+#include "proto/package.h"
+
+#define BENCH_SLOTS_MAX  64u
+#define BENCH_COUNTS_MAX 8u
 
 typedef struct bench_options {
     ctl_options *common;
@@ -20,7 +25,20 @@ typedef struct bench_options {
     const char *compare;
     const char *package;
     uint32_t rounds;
+    uint32_t slots[BENCH_COUNTS_MAX]; /* serve: how many at a time, one after the other */
+    uint32_t slot_counts;
+    uint32_t tenants, inputs; /* serve: key sets, and different requests of each */
 } bench_options;
+
+/* The program of `bench program` and `bench serve`. */
+typedef struct bench_plan {
+    const plan *plan;
+    const char *name;
+    package *package; /* NULL: the built-in chain */
+    void *chain;
+} bench_plan;
+ckks_status bench_plan_open(bench_plan *out, const bench_options *options, ckks_error *err);
+void bench_plan_close(bench_plan *p); /* accepts zeroed */
 
 typedef struct bench_rig {
     device *dev; /* borrowed */
@@ -58,6 +76,44 @@ char *bench_machine(char text[128]);
 
 int bench_ops(const bench_options *options);
 int bench_program(const bench_options *options);
+int bench_serve(const bench_options *options);
+
+/* ---- requests whose answers are known (bench_requests.c) ---- */
+
+/* One encrypted request, packed and seeded as it would come over the wire, and the words that it must give.
+ */
+typedef struct bench_request {
+    uint32_t tenant;
+    graph_input *inputs; /* [input_count] */
+    uint8_t **packed;    /* [input_count] */
+    uint8_t **seeds;     /* [input_count] */
+    uint64_t **expected; /* [output_count] */
+} bench_request;
+
+typedef struct bench_tenant {
+    client_secret_key *secret;
+    client_key_set *set;
+    resident_keys *keys; /* on the device that is measured; NULL if the program needs none */
+} bench_tenant;
+
+typedef struct bench_requests {
+    const plan *plan;
+    device *dev;                  /* borrowed */
+    graph_program_config program; /* of `dev` */
+    uint32_t tenant_count, per_tenant;
+    bench_tenant *tenants;
+    bench_request *requests; /* [tenant_count][per_tenant] */
+} bench_requests;
+
+/* bench_requests_make encrypts tenants * inputs requests of random slots, each tenant under a key of its own,
+ * and computes each answer on the CPU. `work` is prepared on `dev`. CKKS_UNSUPPORTED for a program that draws
+ * random numbers: it has no words to compare. */
+ckks_status bench_requests_make(bench_requests *out, device *dev, workload *work, uint32_t tenant_count,
+                                uint32_t per_tenant, ckks_error *err);
+void bench_requests_fini(bench_requests *all); /* accepts zeroed */
+/* bench_requests_match: are these the words that the CPU computed? */
+bool bench_requests_match(const bench_requests *all, const bench_request *request,
+                          const graph_result *result);
 
 /* ---- earlier results ---- */
 

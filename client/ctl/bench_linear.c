@@ -201,7 +201,7 @@ static ckks_status product_open(bench_run *r, ckks_error *err) {
 static ckks_status product_record(bench_run *r, graph_region *region, const ckks_value *inputs,
                                   ckks_error *err) {
     ckks_value out = {0};
-    ckks_status rc = evaluator_matrix_product(region->evaluator, &out, &inputs[0], r->now.on_device,
+    ckks_status rc = evaluator_matrix_product(region->evaluator, &out, &inputs[0], r->now.on_device, NULL,
                                               PRODUCT_ROWS, (double)r->rig.params->prime[r->level], err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &out, err);
     evaluator_release(region->evaluator, &out);

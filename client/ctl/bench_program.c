@@ -1,6 +1,5 @@
 /*
  * A whole program, eager against recorded: same staging, same owned results, each compared word for word.
- * Without a package a built-in chain of multiplications and rotations is measured.
  */
 #include "client/ctl/bench.h"
 
@@ -9,78 +8,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define CHAIN_DEPTH 4u
-#define CHAIN_ROUND 4u /* operations of one round: square, relinearise, rotate, add */
-
-/* x -> rotate(x^2) + x^2, CHAIN_DEPTH times, at N = 2^13. Scales by the evaluator's rule, so that they match
- * bit for bit. */
-typedef struct chain {
-    ckks_params params;
-    plan_value values[1 + CHAIN_ROUND * CHAIN_DEPTH];
-    plan_operation operations[CHAIN_ROUND * CHAIN_DEPTH];
-    key_requirement keys[2];
-    uint32_t output;
-    plan plan;
-} chain;
-
-static const int32_t chain_step[1] = {1};
-
-static ckks_status chain_init(chain *c, ckks_error *err) {
-    static const uint32_t q_bits[] = {40, 30, 30, 30, 30}, p_bits[] = {50};
-    ckks_status rc = params_generate(&c->params, 13, q_bits, CHAIN_DEPTH + 1, p_bits, 1, 1, err);
-    if (rc != CKKS_OK) return rc;
-    uint32_t at = 0, level = CHAIN_DEPTH;
-    double scale = 0x1p30;
-    c->values[0] = (plan_value){.level = level, .component_count = 2, .batch_count = 1, .scale = scale};
-    for (uint32_t i = 0; i < CHAIN_DEPTH; i++) {
-        plan_operation *o = &c->operations[CHAIN_ROUND * i];
-        const double square = scale * scale, next = square / (double)c->params.prime[level];
-        o[0] = (plan_operation){
-            .kind = PLAN_SQUARE, .a = at, .first_output = at + 1, .output_count = 1, .source = "square"};
-        c->values[at + 1] =
-            (plan_value){.level = level, .component_count = 3, .batch_count = 1, .scale = square};
-        o[1] = (plan_operation){.kind = PLAN_RELINEARISE,
-                                .a = at + 1,
-                                .first_output = at + 2,
-                                .output_count = 1,
-                                .with_rescale = true,
-                                .source = "relinearise"};
-        o[2] = (plan_operation){.kind = PLAN_ROTATE,
-                                .a = at + 2,
-                                .first_output = at + 3,
-                                .output_count = 1,
-                                .step_count = 1,
-                                .steps = chain_step,
-                                .source = "rotate"};
-        o[3] = (plan_operation){.kind = PLAN_ADD,
-                                .a = at + 2,
-                                .b = at + 3,
-                                .first_output = at + 4,
-                                .output_count = 1,
-                                .source = "add"};
-        level--;
-        for (uint32_t k = 2; k <= CHAIN_ROUND; k++)
-            c->values[at + k] =
-                (plan_value){.level = level, .component_count = 2, .batch_count = 1, .scale = next};
-        scale = next;
-        at += CHAIN_ROUND;
-    }
-    c->output = at;
-    c->keys[0] = (key_requirement){KEY_RELINEARISATION, 0, CHAIN_DEPTH};
-    c->keys[1] = (key_requirement){KEY_GALOIS, galois_element_rotate(13, 1), CHAIN_DEPTH - 1};
-    c->plan = (plan){.params = &c->params,
-                     .input_count = 1,
-                     .value_count = 1 + CHAIN_ROUND * CHAIN_DEPTH,
-                     .values = c->values,
-                     .operation_count = CHAIN_ROUND * CHAIN_DEPTH,
-                     .operations = c->operations,
-                     .output_count = 1,
-                     .outputs = &c->output,
-                     .key_count = 2,
-                     .keys = c->keys};
-    return CKKS_OK;
-}
 
 static void print_mode(json_writer *j, bool is_json, const char *name, const graph_bench_mode *m) {
     const struct {
@@ -218,31 +145,17 @@ out:
 int bench_program(const bench_options *options) {
     ckks_error err = {0};
     device *dev = NULL;
-    package *p = NULL;
-    chain *c = NULL;
-    const plan *program = NULL;
+    bench_plan program = {0};
     graph_bench_result result;
     const device_config config = {.kind = (device_kind)options->device_kind,
                                   .selector = options->selector,
                                   .threads = options->threads};
     ckks_status rc = device_open(&dev, &config, &err);
-    if (rc == CKKS_OK && options->package) {
-        rc = package_load(&p, options->package, options->common->allow_insecure, &err);
-        if (rc == CKKS_OK) program = &p->plan;
-    } else if (rc == CKKS_OK) {
-        if (!(c = calloc(1, sizeof *c)))
-            rc = ckks_error_set(&err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a program");
-        else
-            rc = chain_init(c, &err);
-        if (rc == CKKS_OK) program = &c->plan;
-    }
-    if (rc == CKKS_OK) rc = run_plan(&result, options, dev, program, &err);
+    if (rc == CKKS_OK) rc = bench_plan_open(&program, options, &err);
+    if (rc == CKKS_OK) rc = run_plan(&result, options, dev, program.plan, &err);
     if (rc == CKKS_OK)
-        print_result(options,
-                     options->package ? options->package : "chain of 4 squares and rotations, N = 2^13", dev,
-                     &result, params_security_bits(program->params) < 128);
-    package_destroy(p);
-    free(c);
+        print_result(options, program.name, dev, &result, params_security_bits(program.plan->params) < 128);
+    bench_plan_close(&program);
     device_close(dev);
     return rc == CKKS_OK ? EXIT_GOOD : ctl_fail(options->common, &err);
 }

@@ -19,20 +19,48 @@ enum {
     OPTION_ROW,
     OPTION_ALL,
     OPTION_COMPARE,
-    OPTION_ROUNDS
+    OPTION_ROUNDS,
+    OPTION_SLOTS,
+    OPTION_TENANTS,
+    OPTION_INPUTS
 };
 static const struct argp_option options[] = {
     {"device", OPTION_DEVICE, "KIND", 0, "auto (default), cpu or cuda", 0},
     {"gpu", OPTION_SELECTOR, "WHICH", 0, "index or UUID of the GPU", 0},
     {"threads", OPTION_THREADS, "N", 0, "CPU threads inside each operation (default: all cores)", 0},
-    {"seconds", OPTION_SECONDS, "S", 0, "ops: time for each operation (default 0.3)", 0},
+    {"seconds", OPTION_SECONDS, "S", 0,
+     "ops: time for each operation (default 0.3); serve: for each number of slots (default 5)", 0},
     {"set", OPTION_SET, "TEXT", 0, "ops: only parameter sets with this in their name", 0},
     {"row", OPTION_ROW, "TEXT", 0, "ops: only operations with this in their name", 0},
     {"all", OPTION_ALL, 0, 0, "ops: large parameter sets too (gigabytes of keys)", 0},
     {"compare", OPTION_COMPARE, "FILE", 0,
      "ops: an earlier --json output; exit code 8 if an operation is clearly slower", 0},
     {"rounds", OPTION_ROUNDS, "N", 0, "program: rounds of each (default 20)", 0},
+    {"slots", OPTION_SLOTS, "N,...", 0, "serve: slots at a time (default 1,2,4,8)", 0},
+    {"tenants", OPTION_TENANTS, "N", 0, "serve: key sets that requests take turns with (default 1)", 0},
+    {"inputs", OPTION_INPUTS, "N", 0, "serve: different requests of each key set (default 4)", 0},
     {0}};
+
+static void parse_slots(bench_options *o, char *text, struct argp_state *state) {
+    char *end = text;
+    o->slot_counts = 0;
+    do {
+        char *start = end;
+        const unsigned long count = strtoul(start, &end, 10);
+        if (end == start || (*end && *end != ',') || count < 1 || count > BENCH_SLOTS_MAX ||
+            o->slot_counts == BENCH_COUNTS_MAX)
+            argp_error(state, "--slots takes up to %u numbers from 1 to %u, with commas between",
+                       BENCH_COUNTS_MAX, BENCH_SLOTS_MAX);
+        o->slots[o->slot_counts++] = (uint32_t)count;
+    } while (*end++ == ',');
+}
+
+static uint32_t parse_count(const char *text, unsigned long max, const char *name, struct argp_state *state) {
+    char *end;
+    const unsigned long count = strtoul(text, &end, 10);
+    if (*end || count < 1 || count > max) argp_error(state, "--%s takes 1 to %lu", name, max);
+    return (uint32_t)count;
+}
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
     arguments *a = state->input;
@@ -54,12 +82,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case OPTION_SELECTOR:
         a->bench.selector = argument;
         return 0;
-    case OPTION_THREADS: {
-        const unsigned long threads = strtoul(argument, &end, 10);
-        if (*end || threads < 1 || threads > 1024) argp_error(state, "--threads takes 1 to 1024");
-        a->bench.threads = (uint32_t)threads;
+    case OPTION_THREADS:
+        a->bench.threads = parse_count(argument, 1024, "threads", state);
         return 0;
-    }
     case OPTION_SECONDS:
         a->bench.seconds = strtod(argument, &end);
         if (*end || !(a->bench.seconds > 0) || a->bench.seconds > 3600)
@@ -77,54 +102,72 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case OPTION_COMPARE:
         a->bench.compare = argument;
         return 0;
-    case OPTION_ROUNDS: {
-        const unsigned long rounds = strtoul(argument, &end, 10);
-        if (*end || rounds < 1 || rounds > 100000) argp_error(state, "--rounds takes 1 to 100000");
-        a->bench.rounds = (uint32_t)rounds;
+    case OPTION_ROUNDS:
+        a->bench.rounds = parse_count(argument, 100000, "rounds", state);
         return 0;
-    }
+    case OPTION_SLOTS:
+        parse_slots(&a->bench, argument, state);
+        return 0;
+    case OPTION_TENANTS:
+        a->bench.tenants = parse_count(argument, 1000, "tenants", state);
+        return 0;
+    case OPTION_INPUTS:
+        a->bench.inputs = parse_count(argument, 1000, "inputs", state);
+        return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
             a->what = argument;
-        else if (state->arg_num == 1 && !strcmp(a->what, "program"))
+        else if (state->arg_num == 1 && strcmp(a->what, "ops") != 0)
             a->bench.package = argument;
         else
             argp_usage(state);
         return 0;
     case ARGP_KEY_END:
-        if (!a->what || (strcmp(a->what, "ops") != 0 && strcmp(a->what, "program") != 0))
-            argp_error(state, "ops or program?");
+        if (!a->what ||
+            (strcmp(a->what, "ops") != 0 && strcmp(a->what, "program") != 0 && strcmp(a->what, "serve") != 0))
+            argp_error(state, "ops, program or serve?");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-static const struct argp parser = {options,
-                                   parse,
-                                   "ops\nprogram [PACKAGE]",
-                                   "Time operations or a whole program on this machine's device.\v"
-                                   "ops: encoding, encryption, decryption, key generation and the "
-                                   "evaluator's operations, each of these recorded and eager in turn, "
-                                   "for the parameter sets that compilation "
-                                   "chooses from and for those that other libraries publish figures for "
-                                   "(INSECURE where they are over the security table). Results are decrypted "
-                                   "and compared before they are timed.\n\n"
-                                   "program: a model package, eager against recorded, with the same staging, "
-                                   "ownership, checks and memory; every "
-                                   "result is compared word for word.\n\n"
-                                   "Examples:\n"
-                                   "  ckksctl bench ops --set 2^13 --row rotat --threads 1\n"
-                                   "  ckksctl bench ops --json > before.json\n"
-                                   "  ckksctl bench ops --compare before.json\n"
-                                   "  ckksctl bench program mnist.ckm --rounds 50\n",
-                                   ctl_common_children,
-                                   0,
-                                   0};
+static const struct argp parser = {
+    options,
+    parse,
+    "ops\nprogram [PACKAGE]\nserve [PACKAGE]",
+    "Time operations or a whole program on this machine's device.\v"
+    "ops: encoding, encryption, decryption, key generation and the "
+    "evaluator's operations, each of these recorded and eager in turn, "
+    "for the parameter sets that compilation "
+    "chooses from and for those that other libraries publish figures for "
+    "(INSECURE where they are over the security table). Results are decrypted "
+    "and compared before they are timed.\n\n"
+    "program: a model package, eager against recorded, with the same staging, "
+    "ownership, checks and memory; every "
+    "result is compared word for word.\n\n"
+    "serve: full load on several slots of one device, each asked again as "
+    "soon as it has answered, in this process: requests per second, latencies, "
+    "memory before and after. Every answer is compared with the words that "
+    "the CPU computes; exit code 8 if one differs.\n\n"
+    "Examples:\n"
+    "  ckksctl bench ops --set 2^13 --row rotat --threads 1\n"
+    "  ckksctl bench ops --json > before.json\n"
+    "  ckksctl bench ops --compare before.json\n"
+    "  ckksctl bench program mnist.ckm --rounds 50\n"
+    "  ckksctl bench serve mnist.ckm --slots 8 --seconds 30 --tenants 2\n",
+    ctl_common_children,
+    0,
+    0};
 
 int command_bench(int argc, char **argv) {
-    arguments a = {.bench = {.seconds = 0.3, .rounds = 20}};
+    arguments a = {
+        .bench = {.rounds = 20, .slots = {1, 2, 4, 8}, .slot_counts = 4, .tenants = 1, .inputs = 4}};
     argp_parse(&parser, argc, argv, 0, NULL, &a);
     a.bench.common = &a.common;
-    return strcmp(a.what, "ops") ? bench_program(&a.bench) : bench_ops(&a.bench);
+    const bool is_serve = !strcmp(a.what, "serve");
+    if (!(a.bench.seconds > 0)) a.bench.seconds = is_serve ? 5 : 0.3;
+    return is_serve                ? bench_serve(&a.bench)
+           : strcmp(a.what, "ops") ? bench_program(&a.bench)
+                                   : bench_ops(&a.bench);
 }

@@ -179,6 +179,12 @@ void cuda_release_host(void *self, void *address) {
     if (!is_kept) cudaFreeHost(address);
 }
 
+uint64_t cuda_bytes_free(const void *self) {
+    size_t available = 0, total = 0;
+    if (cudaSetDevice(static_cast<const CudaDevice *>(self)->index) != cudaSuccess) return 0;
+    return cudaMemGetInfo(&available, &total) == cudaSuccess ? available : 0;
+}
+
 /* ---- streams ---- */
 
 ckks_status cuda_stream_create(void *self, void **out, ckks_error *err) {
@@ -470,6 +476,7 @@ const device_backend backend = {
     cuda_release,
     cuda_allocate_host,
     cuda_release_host,
+    cuda_bytes_free,
     cuda_stream_create,
     cuda_stream_destroy,
     cuda_stream_synchronize,

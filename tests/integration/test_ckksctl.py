@@ -201,6 +201,12 @@ def benchmarks_run_and_check_their_results(user, package):
     assert len(ops["results"]) == 8 and all(r["median_us"] > 0 and not r["insecure"] for r in ops["results"])
     program = user.json("bench", "program", package, "--rounds", "3", "--device", "cpu")
     assert program["rounds_checked"] >= 6 and program["summary"]
+    serve = user.json("bench", "serve", package, "--slots", "1,3", "--seconds", "0.2", "--tenants", "2", "--device", "cpu")
+    assert [r["slots"] for r in serve["runs"]] == [1, 3]
+    for r in serve["runs"]:
+        assert r["answers"] > 0 and r["wrong"] == 0 and r["recordings"] == 0 and r["median_us"] <= r["p99_us"]
+    user.expect(2, "bench", "serve", package, "--slots", "0")
+    user.expect(2, "bench", "serve", package, "--slots", "1,,2")
 
 
 def main():
