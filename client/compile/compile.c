@@ -272,7 +272,7 @@ static ckks_status try_parameters(compilation *c, ckks_error *err) {
     const workload_progress report = {c->options.progress, c->options.progress_context};
     const prove_rows rows = {
         c->rows, c->scores, c->data.row_count, c->data.column_count, c->score_count, c->options.check_rows};
-    ckks_status rc = program_emit(&c->program, &c->graph, &c->choice, &c->memory, err);
+    ckks_status rc = program_emit(&c->program, &c->graph, &c->choice, NULL, &c->memory, err);
     if (rc != CKKS_OK) return rc;
     c->program.plan.is_insecure = c->options.allow_insecure && params_security_bits(&c->choice.params) == 0;
     choose_self_test_seed(c);

@@ -73,27 +73,23 @@ static ckks_status describe_preprocess(Ckksd__V1__ModelDescription *d, const ir_
 
 static ckks_status describe_layouts(Ckksd__V1__ModelDescription *d, const describe_input *in, arena *memory,
                                     ckks_error *err) {
-    const uint32_t inputs = in->graph->nodes[0].count, outputs = in->graph->nodes[in->graph->output].count;
+    const slot_map *x = &in->program->input_map, *y = &in->program->output_map;
     Ckksd__V1__InputLayout *input = arena_take(memory, 1, sizeof *input);
     Ckksd__V1__OutputLayout *output = arena_take(memory, 1, sizeof *output);
-    const uint32_t longest = inputs > outputs ? inputs : outputs;
-    uint32_t *first = arena_take(memory, longest, sizeof *first),
-             *slots = arena_take(memory, longest, sizeof *slots);
-    if (!input || !output || !first || !slots) return NO_MEMORY(err);
-    for (uint32_t i = 0; i < longest; i++) slots[i] = i;
+    if (!input || !output) return NO_MEMORY(err);
     ckksd__v1__input_layout__init(input);
     input->has_kind = 1, input->kind = 1;
-    input->has_element_count = 1, input->element_count = inputs;
-    input->has_slot_count = 1, input->slot_count = in->program->input_slots;
-    input->n_input = inputs, input->input = first;
-    input->n_slot = inputs, input->slot = slots;
+    input->has_element_count = 1, input->element_count = x->count;
+    input->has_slot_count = 1, input->slot_count = x->period;
+    input->n_input = x->count, input->input = x->block;
+    input->n_slot = x->count, input->slot = x->slot;
     input->has_sample_count_max = 1, input->sample_count_max = 1;
     ckksd__v1__output_layout__init(output);
     output->has_kind = 1, output->kind = 1;
-    output->has_element_count = 1, output->element_count = outputs;
-    output->has_slot_count = 1, output->slot_count = in->program->output_slots;
-    output->n_output = outputs, output->output = first;
-    output->n_slot = outputs, output->slot = slots;
+    output->has_element_count = 1, output->element_count = y->count;
+    output->has_slot_count = 1, output->slot_count = y->period;
+    output->n_output = y->count, output->output = y->block;
+    output->n_slot = y->count, output->slot = y->slot;
     d->input_layout = input;
     d->output_layout = output;
     return CKKS_OK;

@@ -1,7 +1,7 @@
 #include "client/compile/emit.h"
 
 #include "client/compile/calibrate.h"
-#include "client/compile/layout.h"
+#include "client/compile/layout_search.h"
 #include "client/compile/noise.h"
 #include "client/compile/plan_builder.h"
 #include "kernels/evaluator/chebyshev.h"
@@ -16,9 +16,9 @@
 
 /* What a graph node has become. */
 typedef struct emitted_value {
-    uint32_t value;   /* of the plan, at its own level */
-    uint32_t dropped; /* the same value at a lower level, UINT32_MAX = none yet */
-    double *variance; /* [count]: of the error of each element */
+    uint32_t *values;  /* [block]: of the plan, at its own level */
+    uint32_t *dropped; /* [block]: the same value at a lower level, UINT32_MAX = none yet */
+    double *variance;  /* [count]: of the error of each element */
 } emitted_value;
 
 typedef struct emission {
@@ -28,6 +28,7 @@ typedef struct emission {
     double nominal; /* scale */
     arena *memory;
     uint32_t *levels;
+    slot_map *maps; /* [node] */
     emitted_value *values;
     layout_rotations rotations;
     emitted_program *out;
@@ -80,22 +81,21 @@ static double wanted_scale(const emission *e, uint32_t node) {
 
 /* ---- operations ---- */
 
-/* a plan value that the node's value is at exactly `level` */
-static ckks_status value_at_level(uint32_t *out, emission *e, uint32_t node, uint32_t level,
+/* a plan value that one block of the node's value is at exactly `level` */
+static ckks_status value_at_level(uint32_t *out, emission *e, uint32_t node, uint32_t block, uint32_t level,
                                   ckks_error *err) {
-    emitted_value *v = &e->values[node];
-    const plan_value *have = builder_get(&e->builder, v->value);
-    *out = v->value;
-    if (have->level == level) return CKKS_OK;
-    CKKS_ASSERT(have->level > level);
-    *out = v->dropped;
-    if (v->dropped != UINT32_MAX && builder_get(&e->builder, v->dropped)->level == level) return CKKS_OK;
-    plan_value result = *have;
+    const uint32_t own = e->values[node].values[block];
+    uint32_t *dropped = &e->values[node].dropped[block];
+    plan_value result = *builder_get(&e->builder, own);
+    *out = own;
+    if (result.level == level) return CKKS_OK;
+    CKKS_ASSERT(result.level > level);
+    *out = *dropped;
+    if (*dropped != UINT32_MAX && builder_get(&e->builder, *dropped)->level == level) return CKKS_OK;
     result.level = level;
-    const plan_operation drop = {
-        .kind = PLAN_DROP_LEVEL, .a = v->value, .source = e->graph->nodes[node].source};
-    const ckks_status rc = builder_operation(&v->dropped, &e->builder, &drop, &result, err);
-    *out = v->dropped;
+    const plan_operation drop = {.kind = PLAN_DROP_LEVEL, .a = own, .source = e->graph->nodes[node].source};
+    const ckks_status rc = builder_operation(dropped, &e->builder, &drop, &result, err);
+    *out = *dropped;
     return rc;
 }
 
@@ -110,31 +110,24 @@ static ckks_status check_magnitude(const emission *e, const ir_node *n, ckks_err
         magnitude(n), limit);
 }
 
-/* d[(m - giant) mod slots] at m: rotated right, so that it meets its input after the giant step */
+/* d[(m - shift) mod slots] at m */
 static ckks_status add_diagonal(uint32_t *out, emission *e, const layout_matrix *m, const layout_diagonal *d,
-                                uint32_t giant, uint32_t level, bool with_p, double scale, ckks_error *err) {
+                                uint32_t shift, uint32_t level, bool with_p, double scale, ckks_error *err) {
     double *slots = arena_take(e->memory, m->slot_count, sizeof *slots);
     if (!slots) return NO_MEMORY(err);
-    for (uint32_t i = 0; i < m->slot_count; i++) slots[i] = d->slots[(i - giant) & (m->slot_count - 1)];
+    for (uint32_t i = 0; i < m->slot_count; i++) slots[i] = d->slots[(i - shift) & (m->slot_count - 1)];
     const plan_plain plain = {
         .slots = slots, .slot_count = m->slot_count, .level = level, .with_p = with_p, .scale = scale};
     return builder_plain(out, &e->builder, &plain, err);
 }
 
-static uint32_t index_of(const uint32_t *list, uint32_t count, uint32_t wanted) {
-    uint32_t i = 0;
-    while (i < count && list[i] != wanted) i++;
-    CKKS_ASSERT(i < count);
-    return i;
+static uint32_t nonzero_count(const int32_t *steps, uint32_t count) {
+    uint32_t nonzero = 0;
+    for (uint32_t i = 0; i < count; i++) nonzero += steps[i] != 0;
+    return nonzero;
 }
 
-static int32_t *signed_steps(arena *memory, const uint32_t *steps, uint32_t count) {
-    int32_t *list = arena_take(memory, count, sizeof *list);
-    for (uint32_t i = 0; list && i < count; i++) list[i] = (int32_t)steps[i];
-    return list;
-}
-
-/* one dense term by diagonals: value `x` at `level` -> a value one level below, at exactly `target` */
+/* one pair of blocks by diagonals: value `x` at `level` -> a value one level below, at result's scale */
 static ckks_status emit_transform(uint32_t *out, emission *e, uint32_t x, const layout_matrix *m,
                                   double scale, const plan_value *result, emitted_layer *row,
                                   const char *source, ckks_error *err) {
@@ -142,22 +135,22 @@ static ckks_status emit_transform(uint32_t *out, emission *e, uint32_t x, const 
     ckks_status rc = layout_choose_split(&split, m, &e->rotations, e->memory, err);
     if (rc != CKKS_OK) return rc;
     plan_transform_term *terms = arena_take(e->memory, m->count, sizeof *terms);
-    plan_transform t = {.baby_count = split.baby_count,
-                        .giant_count = split.giant_count,
-                        .term_count = m->count,
-                        .terms = terms};
-    t.baby_steps = signed_steps(e->memory, split.babies, split.baby_count);
-    t.giant_steps = signed_steps(e->memory, split.giants, split.giant_count);
-    if (!terms || !t.baby_steps || !t.giant_steps) return NO_MEMORY(err);
+    if (!terms) return NO_MEMORY(err);
+    const plan_transform t = {.baby_steps = split.babies,
+                              .giant_steps = split.giants,
+                              .baby_count = split.baby_count,
+                              .giant_count = split.giant_count,
+                              .term_count = m->count,
+                              .terms = terms};
     for (uint32_t d = 0; d < m->count; d++) {
-        const uint32_t baby = m->diagonals[d].step % split.stride, giant = m->diagonals[d].step - baby;
-        terms[d].baby = index_of(split.babies, split.baby_count, baby);
-        terms[d].giant = index_of(split.giants, split.giant_count, giant);
-        rc =
-            add_diagonal(&terms[d].plain, e, m, &m->diagonals[d], giant, result->level + 1, true, scale, err);
+        terms[d] = (plan_transform_term){.baby = split.term_baby[d], .giant = split.term_giant[d]};
+        rc = add_diagonal(&terms[d].plain, e, m, &m->diagonals[d], split.term_shift[d], result->level + 1,
+                          true, scale, err);
         if (rc != CKKS_OK) return rc;
     }
-    row->diagonals += m->count, row->babies += split.baby_count - 1, row->giants += split.giant_count - 1;
+    row->diagonals += m->count;
+    row->babies += nonzero_count(split.babies, split.baby_count);
+    row->giants += nonzero_count(split.giants, split.giant_count);
     plan_operation op = {.kind = PLAN_LINEAR_TRANSFORM, .a = x, .with_rescale = true, .source = source};
     if ((rc = builder_transform(&op.transform, &e->builder, &t, err)) != CKKS_OK) return rc;
     return builder_operation(out, &e->builder, &op, result, err);
@@ -179,16 +172,22 @@ static ckks_status emit_elementwise(uint32_t *out, emission *e, uint32_t x, cons
     return builder_operation(out, &e->builder, &rescale, result, err);
 }
 
-static ckks_status emit_fold(uint32_t *value, emission *e, const layout_matrix *m, const plan_value *result,
-                             emitted_layer *row, const char *source, ckks_error *err) {
+static bool is_elementwise(const layout_matrix *m) {
+    return m->count == 1 && m->diagonals[0].step == 0;
+}
+
+/* adds up the slots at distances from/2, ..., to */
+static ckks_status emit_fold(uint32_t *value, emission *e, uint32_t from, uint32_t to,
+                             const plan_value *result, emitted_layer *row, const char *source,
+                             ckks_error *err) {
     uint32_t count = 0;
-    for (uint32_t step = m->fold_from; step > m->fold_to; step /= 2) count++;
+    for (uint32_t step = from; step > to; step /= 2) count++;
     if (!count) return CKKS_OK;
     int32_t *steps = arena_take(e->memory, count, sizeof *steps);
     if (!steps) return NO_MEMORY(err);
     for (uint32_t i = 0; i < count; i++) {
-        steps[i] = (int32_t)(m->fold_from >> (i + 1));
-        e->rotations.is_used[steps[i]] = 1;
+        steps[i] = (int32_t)(from >> (i + 1));
+        layout_mark(&e->rotations, steps[i]);
     }
     row->folds += count;
     const plan_operation op = {
@@ -196,27 +195,86 @@ static ckks_status emit_fold(uint32_t *value, emission *e, const layout_matrix *
     return builder_operation(value, &e->builder, &op, result, err);
 }
 
-static ckks_status emit_term(uint32_t *out, emission *e, const ir_node *n, const ir_term *term, double scale,
-                             const plan_value *result, emitted_layer *row, double *variance,
-                             ckks_error *err) {
+/* One output block of a linear layer while it grows. */
+typedef struct block_sum {
+    uint32_t number, block; /* node, block */
+    const double *scales;   /* [term]: of the plaintexts */
+    plan_value result;
+    emitted_layer *row;
+    uint32_t value; /* UINT32_MAX: nothing yet */
+} block_sum;
+
+static ckks_status add_part(uint32_t *sum, emission *e, uint32_t part, const block_sum *b, ckks_error *err) {
+    if (*sum == UINT32_MAX) {
+        *sum = part;
+        return CKKS_OK;
+    }
+    const plan_operation add = {
+        .kind = PLAN_ADD, .a = *sum, .b = part, .source = e->graph->nodes[b->number].source};
+    return builder_operation(sum, &e->builder, &add, &b->result, err);
+}
+
+/* what block x_block of a term's input adds; `keep_zero`: also if that is nothing */
+static ckks_status emit_part(uint32_t *sum, emission *e, const block_sum *b, uint32_t term, uint32_t x_block,
+                             bool keep_zero, ckks_error *err) {
+    const ir_node *n = &e->graph->nodes[b->number];
+    const uint32_t from = n->terms[term].from;
+    arena scratch = {0};
     layout_matrix m;
-    uint32_t x;
-    ckks_status rc = layout_create(&m, term->matrix, e->memory, err);
-    if (rc == CKKS_OK) rc = value_at_level(&x, e, term->from, result->level + 1, err);
-    if (rc != CKKS_OK) return rc;
-    const bool is_elementwise = m.count == 1 && m.diagonals[0].step == 0;
-    const noise_dense noise = {.level = result->level + 1,
-                               .scale = builder_get(&e->builder, x)->scale,
-                               .plain_scale = scale,
-                               .slot_count = m.slot_count,
-                               .result_scale = result->scale,
-                               .is_rotated = !is_elementwise,
-                               .fold = (double)m.fold_from / m.fold_to};
-    noise_dense_add(variance, e->params, &noise, term->matrix, e->values[term->from].variance,
-                    e->graph->nodes[term->from].peak);
-    rc = is_elementwise ? emit_elementwise(out, e, x, &m, scale, result, row, n->source, err)
-                        : emit_transform(out, e, x, &m, scale, result, row, n->source, err);
-    return rc == CKKS_OK ? emit_fold(out, e, &m, result, row, n->source, err) : rc;
+    uint32_t x = 0, part = 0;
+    ckks_status rc = layout_create(&m, n->terms[term].matrix, &e->maps[b->number], b->block, &e->maps[from],
+                                   x_block, &scratch, err);
+    if (rc != CKKS_OK || (!m.count && !keep_zero)) goto out;
+    layout_diagonal zero = {0, arena_take(&scratch, m.slot_count, sizeof *zero.slots)};
+    if (!zero.slots) {
+        rc = NO_MEMORY(err);
+        goto out;
+    }
+    if (!m.count) m.count = 1, m.diagonals = &zero;
+    if ((rc = value_at_level(&x, e, from, x_block, b->result.level + 1, err)) != CKKS_OK) goto out;
+    const double scale = b->scales[term];
+    rc = is_elementwise(&m) ? emit_elementwise(&part, e, x, &m, scale, &b->result, b->row, n->source, err)
+                            : emit_transform(&part, e, x, &m, scale, &b->result, b->row, n->source, err);
+    if (rc == CKKS_OK) rc = add_part(sum, e, part, b, err);
+out:
+    arena_fini(&scratch);
+    return rc;
+}
+
+/* all terms whose input repeats with `period` are added up before they are folded together */
+static ckks_status emit_period(emission *e, block_sum *b, uint32_t period, bool is_last, ckks_error *err) {
+    const ir_node *n = &e->graph->nodes[b->number];
+    uint32_t sum = UINT32_MAX;
+    ckks_status rc = CKKS_OK;
+    for (uint32_t t = 0; t < n->term_count && rc == CKKS_OK; t++) {
+        const slot_map *x = &e->maps[n->terms[t].from];
+        const bool is_end = is_last && b->value == UINT32_MAX && t + 1 == n->term_count;
+        for (uint32_t k = 0; k < x->block_count && rc == CKKS_OK && x->period == period; k++)
+            rc = emit_part(&sum, e, b, t, k, is_end && sum == UINT32_MAX && k + 1 == x->block_count, err);
+    }
+    if (rc != CKKS_OK || sum == UINT32_MAX) return rc;
+    rc = emit_fold(&sum, e, period, e->maps[b->number].period, &b->result, b->row, n->source, err);
+    return rc == CKKS_OK ? add_part(&b->value, e, sum, b, err) : rc;
+}
+
+static void add_noise(emission *e, uint32_t number, const double *scales, const plan_value *result) {
+    const ir_node *n = &e->graph->nodes[number];
+    const slot_map *y = &e->maps[number];
+    for (uint32_t t = 0; t < n->term_count; t++) {
+        const uint32_t from = n->terms[t].from;
+        const slot_map *x = &e->maps[from];
+        const bool is_folded = x->period > y->period;
+        const noise_dense noise = {.level = result->level + 1,
+                                   .scale = builder_get(&e->builder, e->values[from].values[0])->scale,
+                                   .plain_scale = scales[t],
+                                   .slot_count = is_folded ? x->period : y->period,
+                                   .result_scale = result->scale,
+                                   .is_rotated = true,
+                                   .fold = is_folded ? (double)x->period / y->period : 1,
+                                   .parts = x->block_count};
+        noise_dense_add(e->values[number].variance, e->params, &noise, n->terms[t].matrix,
+                        e->values[from].variance, e->graph->nodes[from].peak);
+    }
 }
 
 /* the scale nearest to the wanted one that all terms can meet exactly; scales[term] are their plaintexts' */
@@ -227,8 +285,8 @@ static ckks_status meet_scales(double *target, double *scales, const emission *e
         for (int i = 0; i < (ulps + 1) / 2; i++) *target = nextafter(*target, ulps & 1 ? INFINITY : 0);
         uint32_t t = 0;
         while (t < n->term_count &&
-               plain_scale(&scales[t], builder_get(&e->builder, e->values[n->terms[t].from].value)->scale, q,
-                           *target))
+               plain_scale(&scales[t], builder_get(&e->builder, e->values[n->terms[t].from].values[0])->scale,
+                           q, *target))
             t++;
         if (t == n->term_count) return CKKS_OK;
     }
@@ -236,103 +294,131 @@ static ckks_status meet_scales(double *target, double *scales, const emission *e
                           n->term_count);
 }
 
-static ckks_status add_bias(uint32_t *value, emission *e, const ir_node *n, const plan_value *result,
-                            ckks_error *err) {
-    const uint32_t period = layout_period(n->count);
+static ckks_status add_bias(emission *e, block_sum *b, ckks_error *err) {
+    const ir_node *n = &e->graph->nodes[b->number];
+    const slot_map *map = &e->maps[b->number];
     bool is_zero = true;
-    double *slots = arena_take(e->memory, period, sizeof *slots);
+    double *slots = arena_take(e->memory, map->period, sizeof *slots);
     if (!slots) return NO_MEMORY(err);
     for (uint32_t i = 0; i < n->count; i++) {
-        slots[i] = n->bias[i];
+        if (map->block[i] != b->block) continue;
+        slots[map->slot[i]] = n->bias[i];
         is_zero = is_zero && n->bias[i] == 0;
     }
     if (is_zero) return CKKS_OK;
     const plan_plain plain = {
-        .slots = slots, .slot_count = period, .level = result->level, .scale = result->scale};
-    plan_operation op = {.kind = PLAN_ADD_PLAIN, .a = *value, .source = n->source};
+        .slots = slots, .slot_count = map->period, .level = b->result.level, .scale = b->result.scale};
+    plan_operation op = {.kind = PLAN_ADD_PLAIN, .a = b->value, .source = n->source};
     const ckks_status rc = builder_plain(&op.plain, &e->builder, &plain, err);
-    return rc == CKKS_OK ? builder_operation(value, &e->builder, &op, result, err) : rc;
+    return rc == CKKS_OK ? builder_operation(&b->value, &e->builder, &op, &b->result, err) : rc;
 }
 
-static ckks_status emit_linear(uint32_t *out, emission *e, uint32_t number, emitted_layer *row,
-                               ckks_error *err) {
+static ckks_status emit_block(uint32_t *out, emission *e, block_sum *b, ckks_error *err) {
+    const ir_node *n = &e->graph->nodes[b->number];
+    uint32_t last = 0;
+    ckks_status rc = CKKS_OK;
+    for (uint32_t t = 0; t < n->term_count; t++) last = e->maps[n->terms[t].from].period;
+    for (uint32_t period = 1; period <= params_slot_count_max(e->params) && rc == CKKS_OK; period *= 2)
+        if (period != last) rc = emit_period(e, b, period, false, err);
+    if (rc == CKKS_OK) rc = emit_period(e, b, last, true, err);
+    if (rc == CKKS_OK) rc = add_bias(e, b, err);
+    *out = b->value;
+    return rc;
+}
+
+static ckks_status emit_linear(emission *e, uint32_t number, emitted_layer *row, ckks_error *err) {
     const ir_node *n = &e->graph->nodes[number];
-    plan_value result = {.level = e->levels[number], .component_count = 2, .batch_count = 1};
     double *scales = arena_take(e->memory, n->term_count, sizeof *scales);
-    const double q = (double)e->params->prime[result.level + 1];
+    block_sum b = {.number = number, .scales = scales, .row = row};
+    b.result = (plan_value){.level = e->levels[number], .component_count = 2, .batch_count = 1};
+    const double q = (double)e->params->prime[b.result.level + 1];
     if (!scales) return NO_MEMORY(err);
-    ckks_status rc = meet_scales(&result.scale, scales, e, n, q, wanted_scale(e, number), err);
-    for (uint32_t t = 0; t < n->term_count && rc == CKKS_OK; t++) {
-        uint32_t value = 0;
-        rc = emit_term(&value, e, n, &n->terms[t], scales[t], &result, row, e->values[number].variance, err);
-        if (rc != CKKS_OK || t == 0) {
-            *out = value;
-            continue;
-        }
-        const plan_operation add = {.kind = PLAN_ADD, .a = *out, .b = value, .source = n->source};
-        rc = builder_operation(out, &e->builder, &add, &result, err);
+    ckks_status rc = meet_scales(&b.result.scale, scales, e, n, q, wanted_scale(e, number), err);
+    for (uint32_t k = 0; k < e->maps[number].block_count && rc == CKKS_OK; k++) {
+        b.block = k, b.value = UINT32_MAX;
+        rc = emit_block(&e->values[number].values[k], e, &b, err);
     }
+    if (rc == CKKS_OK) add_noise(e, number, scales, &b.result);
     row->kind = "dense";
     row->elements_in = n->term_count ? e->graph->nodes[n->terms[0].from].count : 0;
-    return rc == CKKS_OK ? add_bias(out, e, n, &result, err) : rc;
+    return rc;
 }
 
-static ckks_status emit_product(uint32_t *out, emission *e, uint32_t number, emitted_layer *row,
-                                ckks_error *err) {
+static ckks_status emit_product(emission *e, uint32_t number, emitted_layer *row, ckks_error *err) {
     const ir_node *n = &e->graph->nodes[number];
     const uint32_t level = e->levels[number] + 1;
     const bool is_square = n->a == n->b;
     plan_operation op = {.kind = is_square ? PLAN_SQUARE : PLAN_MULTIPLY, .source = n->source};
-    uint32_t value;
-    ckks_status rc = value_at_level(&op.a, e, n->a, level, err);
-    if (rc == CKKS_OK) rc = value_at_level(&op.b, e, n->b, level, err);
-    if (rc != CKKS_OK) return rc;
-    if (is_square) op.b = 0;
-    plan_value product = *builder_get(&e->builder, op.a);
-    product.component_count = 3;
-    product.scale *= is_square ? product.scale : builder_get(&e->builder, op.b)->scale;
-    if ((rc = builder_operation(&value, &e->builder, &op, &product, err)) != CKKS_OK) return rc;
-    plan_value result = product;
-    result.component_count = 2;
-    result.level--;
-    result.scale /= (double)e->params->prime[level];
-    const plan_operation relinearise = {
-        .kind = PLAN_RELINEARISE, .a = value, .with_rescale = true, .source = n->source};
+    plan_value product = {0}, result = {0};
+    ckks_status rc = CKKS_OK;
+    for (uint32_t k = 0; k < e->maps[number].block_count && rc == CKKS_OK; k++) {
+        uint32_t value;
+        if ((rc = value_at_level(&op.a, e, n->a, k, level, err)) != CKKS_OK) return rc;
+        if ((rc = value_at_level(&op.b, e, n->b, k, level, err)) != CKKS_OK) return rc;
+        product = *builder_get(&e->builder, op.a);
+        product.component_count = 3;
+        product.scale *= builder_get(&e->builder, op.b)->scale;
+        if (is_square) op.b = 0;
+        if ((rc = builder_operation(&value, &e->builder, &op, &product, err)) != CKKS_OK) return rc;
+        result = product;
+        result.component_count = 2;
+        result.level--;
+        result.scale /= (double)e->params->prime[level];
+        const plan_operation relinearise = {
+            .kind = PLAN_RELINEARISE, .a = value, .with_rescale = true, .source = n->source};
+        rc = builder_operation(&e->values[number].values[k], &e->builder, &relinearise, &result, err);
+    }
     row->kind = is_square ? "square" : "product";
     row->elements_in = n->count;
     noise_product(e->values[number].variance, e->params, level, product.scale, result.scale,
                   &e->graph->nodes[n->a], e->values[n->a].variance, &e->graph->nodes[n->b],
                   e->values[n->b].variance);
-    return builder_operation(out, &e->builder, &relinearise, &result, err);
+    return rc;
 }
 
-static ckks_status emit_polynomial(uint32_t *out, emission *e, uint32_t number, emitted_layer *row,
-                                   ckks_error *err) {
+static ckks_status emit_polynomial(emission *e, uint32_t number, emitted_layer *row, ckks_error *err) {
     const ir_node *n = &e->graph->nodes[number];
+    const uint32_t level = e->levels[number] + chebyshev_depth(n->degree);
     plan_operation op = {.kind = PLAN_CHEBYSHEV, .source = n->source};
     const plan_polynomial polynomial = {.coefficients = n->coefficients, .degree = n->degree};
-    ckks_status rc = value_at_level(&op.a, e, n->a, e->levels[number] + chebyshev_depth(n->degree), err);
-    if (rc == CKKS_OK) rc = builder_polynomial(&op.polynomial, &e->builder, &polynomial, err);
-    if (rc != CKKS_OK) return rc;
-    plan_value result = *builder_get(&e->builder, op.a);
-    result.level = e->levels[number];
-    result.scale = wanted_scale(e, number);
+    const double scale = wanted_scale(e, number);
+    ckks_status rc = builder_polynomial(&op.polynomial, &e->builder, &polynomial, err);
+    for (uint32_t k = 0; k < e->maps[number].block_count && rc == CKKS_OK; k++) {
+        if ((rc = value_at_level(&op.a, e, n->a, k, level, err)) != CKKS_OK) return rc;
+        plan_value result = *builder_get(&e->builder, op.a);
+        result.level = e->levels[number];
+        result.scale = scale;
+        rc = builder_operation(&e->values[number].values[k], &e->builder, &op, &result, err);
+    }
     row->kind = ir_function_name(n->function);
     row->elements_in = n->count;
     row->degree = n->degree;
     row->interval_low = n->interval_low, row->interval_high = n->interval_high;
     row->polynomial_error = n->polynomial_error;
-    noise_polynomial(e->values[number].variance, e->params, result.scale, n, e->values[n->a].variance);
-    return builder_operation(out, &e->builder, &op, &result, err);
+    noise_polynomial(e->values[number].variance, e->params, scale, n, e->values[n->a].variance);
+    return rc;
 }
 
 static ckks_status emit_input(emission *e, ckks_error *err) {
     const plan_value input = {
         .level = e->levels[0], .component_count = 2, .batch_count = 1, .scale = wanted_scale(e, 0)};
+    ckks_status rc = CKKS_OK;
     for (uint32_t i = 0; i < e->graph->nodes[0].count; i++)
         e->values[0].variance[i] = noise_fresh(e->params, input.scale);
-    e->out->input_slots = layout_period(e->graph->nodes[0].count);
-    return builder_value(&e->values[0].value, &e->builder, &input, err);
+    for (uint32_t k = 0; k < e->maps[0].block_count && rc == CKKS_OK; k++)
+        rc = builder_value(&e->values[0].values[k], &e->builder, &input, err);
+    return rc;
+}
+
+static ckks_status make_room(emission *e, uint32_t number, ckks_error *err) {
+    emitted_value *v = &e->values[number];
+    const uint32_t blocks = e->maps[number].block_count;
+    v->variance = arena_take(e->memory, e->graph->nodes[number].count, sizeof *v->variance);
+    v->values = arena_take(e->memory, blocks, sizeof *v->values);
+    v->dropped = arena_take(e->memory, blocks, sizeof *v->dropped);
+    if (!v->variance || !v->values || !v->dropped) return NO_MEMORY(err);
+    for (uint32_t k = 0; k < blocks; k++) v->dropped[k] = UINT32_MAX;
+    return CKKS_OK;
 }
 
 static ckks_status emit_node(emission *e, uint32_t number, ckks_error *err) {
@@ -340,17 +426,18 @@ static ckks_status emit_node(emission *e, uint32_t number, ckks_error *err) {
     emitted_layer *row = &e->out->layers[e->out->layer_count];
     ckks_status rc = check_magnitude(e, n, err);
     if (rc != CKKS_OK) return rc;
-    if (!(e->values[number].variance = arena_take(e->memory, n->count, sizeof(double))))
-        return NO_MEMORY(err);
+    if ((rc = make_room(e, number, err)) != CKKS_OK) return rc;
     if (n->kind == IR_INPUT) return emit_input(e, err);
-    *row = (emitted_layer){.source = n->source, .elements_out = n->count, .level_out = e->levels[number]};
+    *row = (emitted_layer){.source = n->source,
+                           .elements_out = n->count,
+                           .level_out = e->levels[number],
+                           .blocks = e->maps[number].block_count,
+                           .period = e->maps[number].period};
     row->level_in = row->level_out + (n->kind == IR_POLYNOMIAL ? chebyshev_depth(n->degree) : 1);
-    uint32_t value = 0;
-    rc = n->kind == IR_LINEAR    ? emit_linear(&value, e, number, row, err)
-         : n->kind == IR_PRODUCT ? emit_product(&value, e, number, row, err)
-                                 : emit_polynomial(&value, e, number, row, err);
+    rc = n->kind == IR_LINEAR    ? emit_linear(e, number, row, err)
+         : n->kind == IR_PRODUCT ? emit_product(e, number, row, err)
+                                 : emit_polynomial(e, number, row, err);
     if (rc != CKKS_OK) return rc;
-    e->values[number].value = value;
     row->noise = largest_deviation(e, number);
     e->out->rotation_count += row->babies + row->giants + row->folds;
     e->out->layer_count++;
@@ -358,30 +445,32 @@ static ckks_status emit_node(emission *e, uint32_t number, ckks_error *err) {
 }
 
 ckks_status program_emit(emitted_program *out, const ir_graph *g, const parameter_choice *choice,
-                         arena *memory, ckks_error *err) {
+                         const emit_options *options, arena *memory, ckks_error *err) {
     emission e = {
         .graph = g, .params = &choice->params, .nominal = choice->scale, .memory = memory, .out = out};
     ckks_status rc;
+    double cost;
     *out = (emitted_program){0};
     plan_builder_init(&e.builder, e.params, memory);
     e.levels = arena_take(memory, g->count, sizeof *e.levels);
+    e.maps = arena_take(memory, g->count, sizeof *e.maps);
     e.values = arena_take(memory, g->count, sizeof *e.values);
     out->layers = arena_take(memory, g->count, sizeof *out->layers);
+    e.rotations.key_cost = options && options->key_cost > 0 ? options->key_cost : LAYOUT_KEY_COST;
     e.rotations.capacity = params_slot_count_max(e.params);
     e.rotations.is_used = arena_take(memory, e.rotations.capacity, 1);
-    uint32_t *output = arena_take(memory, 1, sizeof *output);
-    if (!e.levels || !e.values || !out->layers || !e.rotations.is_used || !output) return NO_MEMORY(err);
+    if (!e.levels || !e.maps || !e.values || !out->layers || !e.rotations.is_used) return NO_MEMORY(err);
     graph_levels(e.levels, g);
-    for (uint32_t i = 0; i < g->count; i++) {
-        e.values[i].dropped = UINT32_MAX;
+    rc = layout_search(e.maps, &cost, g, e.levels, e.rotations.capacity, &e.rotations, memory, err);
+    if (rc != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < g->count; i++)
         if (g->nodes[i].use_count && (rc = emit_node(&e, i, err)) != CKKS_OK) return rc;
-    }
-    *output = e.values[g->output].value;
-    plan_builder_finish(&out->plan, &e.builder, 1);
+    out->input_map = e.maps[0];
+    out->output_map = e.maps[g->output];
+    plan_builder_finish(&out->plan, &e.builder, out->input_map.block_count);
     out->plains = e.builder.plains.items;
-    out->plan.output_count = 1;
-    out->plan.outputs = output;
-    out->output_slots = layout_period(g->nodes[g->output].count);
+    out->plan.output_count = out->output_map.block_count;
+    out->plan.outputs = e.values[g->output].values;
     out->noise = largest_deviation(&e, g->output);
     return CKKS_OK;
 }

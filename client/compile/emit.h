@@ -10,6 +10,7 @@
 #define CKKS_COMPILE_EMIT_H
 
 #include "client/compile/ir.h"
+#include "client/compile/layout.h"
 #include "client/compile/parameters.h"
 #include "kernels/program/plan.h"
 
@@ -19,6 +20,7 @@ typedef struct emitted_layer {
     const char *kind; /* "dense", "square", "product", "silu", ... */
     uint32_t elements_in, elements_out;
     uint32_t level_in, level_out;
+    uint32_t blocks, period; /* ciphertexts of its value, and the slots after which it repeats */
     uint32_t diagonals, babies, giants, folds; /* dense */
     uint32_t degree;                           /* polynomials */
     double interval_low, interval_high, polynomial_error;
@@ -26,18 +28,23 @@ typedef struct emitted_layer {
 } emitted_layer;
 
 typedef struct emitted_program {
-    plan plan;                          /* without keys, digests and self test; all arrays in `memory` */
-    plan_plain *plains;                 /* plan.plains, to fill digests in */
-    uint32_t input_slots, output_slots; /* periods */
-    double noise;                       /* of a score */
+    plan plan;                      /* without keys, digests and self test; all arrays in `memory` */
+    plan_plain *plains;             /* plan.plains, to fill digests in */
+    slot_map input_map, output_map; /* where the input's and the scores' elements are */
+    double noise;                   /* of a score */
     uint32_t layer_count;
     emitted_layer *layers;
     uint32_t rotation_count; /* key switches by rotation */
 } emitted_program;
 
+/* What emission may spend. Zero: the default. */
+typedef struct emit_options {
+    double key_cost; /* of a rotation that needs a key of its own, in hoisted rotations */
+} emit_options;
+
 /* program_emit: choice->params must have graph_levels' depth and slots; it must outlive the plan.
  * CKKS_PRECISION naming the node whose observed values are too large for the headroom. */
 ckks_status program_emit(emitted_program *out, const ir_graph *g, const parameter_choice *choice,
-                         arena *memory, ckks_error *err);
+                         const emit_options *options, arena *memory, ckks_error *err);
 
 #endif

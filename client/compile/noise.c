@@ -44,7 +44,7 @@ void noise_dense_add(double *out, const ckks_params *params, const noise_dense *
     const double encoding = square_sum * d->slot_count / 12.0 / (d->plain_scale * d->plain_scale);
     /* what the layer itself adds is summed by folding; the rows' own sums count all columns already */
     const double added =
-        d->fold * noise_rounding(params, d->result_scale) +
+        d->parts * d->fold * noise_rounding(params, d->result_scale) +
         (d->fold > 1 ? d->fold * noise_key_switch(params, d->level - 1, d->result_scale) : 0);
     for (uint32_t i = 0; i < matrix->row_count; i++) {
         out[i] += encoding + added;

@@ -25,6 +25,7 @@ typedef struct noise_dense {
     double result_scale;
     bool is_rotated; /* some diagonal is not at step 0 */
     double fold;     /* slots added up afterwards: 1 = none */
+    double parts;    /* ciphertexts that are added up: blocks of the input */
 } noise_dense;
 /* adds the term's variance to out[rows] */
 void noise_dense_add(double *out, const ckks_params *params, const noise_dense *d, const sparse *matrix,

@@ -116,85 +116,112 @@ static ckks_status fill_digests(proving *p, ckks_error *err) {
 
 /* ---- rows ---- */
 
-static ckks_status encrypt_row(uint64_t *words, const proving *p, const double *row, double *slots,
-                               uint64_t *plain, ckks_error *err) {
+/* one block of a row, one period of slots */
+static void fill_slots(double *slots, const proving *p, const double *row, uint32_t block) {
+    const slot_map *map = &p->program->input_map;
+    memset(slots, 0, map->period * sizeof *slots);
+    for (uint32_t i = 0; i < map->count; i++)
+        if (map->block[i] == block) slots[map->slot[i]] = row[i];
+}
+
+static ckks_status encrypt_block(uint64_t *words, const proving *p, const double *slots, uint64_t *plain,
+                                 ckks_error *err) {
     const plan_value *input = &p->program->plan.values[0];
     const size_t component = ((size_t)input->level + 1) * params_n(p->params);
-    memset(slots, 0, p->program->input_slots * sizeof *slots);
-    memcpy(slots, row, p->rows->element_count * sizeof *slots);
-    const ckks_status rc = encoder_encode(plain, p->context, slots, NULL, p->program->input_slots,
+    const ckks_status rc = encoder_encode(plain, p->context, slots, NULL, p->program->input_map.period,
                                           input->level, false, input->scale, err);
     if (rc != CKKS_OK) return rc;
     return encrypt_public(words, words + component, p->context, p->public_key, p->public_key + component,
                           plain, input->level, err);
 }
 
-static ckks_status decrypt_scores(double *slots, const proving *p, const graph_result *result,
-                                  uint64_t *plain, ckks_error *err) {
-    const plan_value *output = &p->program->plan.values[p->program->plan.outputs[0]];
-    const ckks_status rc = decrypt(plain, p->secret, result->outputs[0].words, 2, output->level, err);
-    if (rc != CKKS_OK) return rc;
-    return encoder_decode(slots, NULL, p->context, plain, params_slot_count_max(p->params), output->level,
-                          output->scale, err);
+/* takes the largest difference of a score of this output into *worst */
+static ckks_status compare_output(double *worst, const proving *p, const graph_result *result, uint32_t block,
+                                  const double *expected, double *slots, uint64_t *plain, ckks_error *err) {
+    const slot_map *map = &p->program->output_map;
+    const plan_value *output = &p->program->plan.values[p->program->plan.outputs[block]];
+    ckks_status rc = decrypt(plain, p->secret, result->outputs[block].words, 2, output->level, err);
+    if (rc == CKKS_OK)
+        rc = encoder_decode(slots, NULL, p->context, plain, params_slot_count_max(p->params), output->level,
+                            output->scale, err);
+    for (uint32_t i = 0; i < map->count && rc == CKKS_OK; i++)
+        if (map->block[i] == block) *worst = fmax(*worst, fabs(slots[map->slot[i]] - expected[i]));
+    return rc;
+}
+
+static ckks_status replay_row(graph_result *result, proving *p, const double *row, double *slots,
+                              uint64_t *words, graph_input *inputs, ckks_error *err) {
+    const plan *pl = &p->program->plan;
+    const size_t component = ((size_t)pl->values[0].level + 1) * params_n(p->params);
+    for (uint32_t k = 0; k < pl->input_count; k++) {
+        uint64_t *at = words + 2 * k * component;
+        fill_slots(slots, p, row, k);
+        const ckks_status rc = encrypt_block(at, p, slots, words + 2 * pl->input_count * component, err);
+        if (rc != CKKS_OK) return rc;
+        inputs[k] =
+            (graph_input){.source = GRAPH_SOURCE_WORDS_HOST, .data = at, .bytes = 2 * component * sizeof *at};
+        value_signature_ciphertext(&inputs[k].signature, p->params, 2, pl->values[0].level,
+                                   pl->values[0].scale, device_id(p->dev));
+        memcpy(inputs[k].lineage, secret_key_lineage(p->secret), LINEAGE_BYTES);
+    }
+    return graph_program_replay(p->captured, result, inputs, pl->input_count, p->keys, GRAPH_OUTPUT_OWNED,
+                                err);
 }
 
 static ckks_status run_row(proving *p, uint64_t row, double *worst, ckks_error *err) {
     const plan *pl = &p->program->plan;
-    const uint32_t n = params_n(p->params), score_count = p->rows->score_count;
-    const size_t component = ((size_t)pl->values[0].level + 1) * n;
-    const size_t mark = 3 * component;
-    uint64_t *words = malloc(mark * sizeof *words);
-    double *slots = malloc(n / 2 * sizeof *slots);
+    const size_t component = ((size_t)pl->values[0].level + 1) * params_n(p->params);
+    uint64_t *words = malloc((2 * pl->input_count + 1) * component * sizeof *words);
+    double *slots = malloc(params_slot_count_max(p->params) * sizeof *slots);
+    graph_input *inputs = malloc(pl->input_count * sizeof *inputs);
     graph_result result = {0};
-    graph_input input = {
-        .source = GRAPH_SOURCE_WORDS_HOST, .data = words, .bytes = 2 * component * sizeof *words};
-    ckks_status rc = CKKS_OK;
-    const double *expected = p->rows->scores + row * score_count;
-    if (!words || !slots) {
-        rc = NO_MEMORY(err);
-        goto out;
-    }
-    rc = encrypt_row(words, p, p->rows->rows + row * p->rows->element_count, slots, words + 2 * component,
-                     err);
-    value_signature_ciphertext(&input.signature, p->params, 2, pl->values[0].level, pl->values[0].scale,
-                               device_id(p->dev));
-    memcpy(input.lineage, secret_key_lineage(p->secret), LINEAGE_BYTES);
-    if (rc == CKKS_OK)
-        rc = graph_program_replay(p->captured, &result, &input, 1, p->keys, GRAPH_OUTPUT_OWNED, err);
-    if (rc == CKKS_OK) rc = decrypt_scores(slots, p, &result, words, err);
-    for (uint32_t i = 0; i < score_count && rc == CKKS_OK; i++)
-        *worst = fmax(*worst, fabs(slots[i] - expected[i]));
+    ckks_status rc = words && slots && inputs ? CKKS_OK : NO_MEMORY(err);
+    if (rc != CKKS_OK) goto out;
+    rc = replay_row(&result, p, p->rows->rows + row * p->rows->element_count, slots, words, inputs, err);
+    for (uint32_t k = 0; k < pl->output_count && rc == CKKS_OK; k++)
+        rc = compare_output(worst, p, &result, k, p->rows->scores + row * p->rows->score_count, slots, words,
+                            err);
 out:
     graph_result_release(&result);
+    free(inputs);
     free(slots);
     free(words);
     return rc;
 }
 
+static ckks_status compare_scores(const proving *p, double *const *outputs, const double *expected,
+                                  ckks_error *err) {
+    const slot_map *map = &p->program->output_map;
+    for (uint32_t i = 0; i < map->count; i++) {
+        const double score = outputs[map->block[i]][map->slot[i]];
+        if (!(fabs(score - expected[i]) <= 1e-7 * (1 + fabs(expected[i]))))
+            return ckks_error_set(err, CKKS_INTERNAL, "layout",
+                                  "the program gives score %u as %.9g, the model as %.9g", i, score,
+                                  expected[i]);
+    }
+    return CKKS_OK;
+}
+
 /* the plan in the clear against the graph that it came from */
 static ckks_status compare_in_clear(proving *p, uint64_t row, ckks_error *err) {
-    const uint32_t slot_count = params_slot_count_max(p->params);
-    double *input = malloc(slot_count * sizeof *input), *output = malloc(slot_count * sizeof *output);
-    ckks_status rc = CKKS_OK;
-    if (!input || !output) {
-        rc = NO_MEMORY(err);
-        goto out;
+    const plan *pl = &p->program->plan;
+    const uint32_t slot_count = params_slot_count_max(p->params), period = p->program->input_map.period;
+    const size_t vectors = (size_t)pl->input_count + pl->output_count;
+    double *memory = malloc(vectors * slot_count * sizeof *memory);
+    double **at = malloc(vectors * sizeof *at);
+    ckks_status rc = memory && at ? CKKS_OK : NO_MEMORY(err);
+    if (rc != CKKS_OK) goto out;
+    for (size_t k = 0; k < vectors; k++) at[k] = memory + k * slot_count;
+    for (uint32_t k = 0; k < pl->input_count; k++) {
+        fill_slots(at[k], p, p->rows->rows + row * p->rows->element_count, k);
+        for (uint32_t i = period; i < slot_count; i++) at[k][i] = at[k][i - period];
     }
-    for (uint32_t i = 0; i < slot_count; i++) {
-        const uint32_t at = i % p->program->input_slots;
-        input[i] = at < p->rows->element_count ? p->rows->rows[row * p->rows->element_count + at] : 0;
-    }
-    rc = plan_interpret(&output, &p->program->plan, (const double *const[]){input}, err);
-    for (uint32_t i = 0; i < p->rows->score_count && rc == CKKS_OK; i++) {
-        const double expected = p->rows->scores[row * p->rows->score_count + i];
-        if (!(fabs(output[i] - expected) <= 1e-7 * (1 + fabs(expected))))
-            rc = ckks_error_set(err, CKKS_INTERNAL, "layout",
-                                "the program gives score %u as %.9g, the model as %.9g", i, output[i],
-                                expected);
-    }
+    rc = plan_interpret(at + pl->input_count, pl, (const double *const *)at, err);
+    if (rc == CKKS_OK)
+        rc = compare_scores(p, at + pl->input_count, p->rows->scores + row * p->rows->score_count, err);
 out:
-    free(output);
-    free(input);
+    free(at);
+    free(memory);
     return rc;
 }
 
