@@ -8,26 +8,29 @@
 #include <math.h>
 
 static ckks_status evaluate_node(const onnx_model *m, const model_node *node, bool scores_only,
-                                 tensor *values, arena *memory, ckks_error *err) {
-    evaluation e = {.model = m, .node = node, .memory = memory, .scores_only = scores_only};
+                                 uint64_t *work_left, tensor *values, arena *memory, ckks_error *err) {
+    evaluation e = {
+        .model = m, .node = node, .memory = memory, .scores_only = scores_only, .work_left = work_left};
     if (!node->op) return CKKS_OK;
     e.in = arena_take(memory, (uint64_t)node->input_count + OPERATOR_INPUTS_MIN, sizeof *e.in);
     e.out = arena_take(memory, node->output_count, sizeof *e.out);
     if (!e.in || !e.out)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a row");
-    e.count_max = COMPUTED_MAX;
+    e.is_constant = true;
     for (uint32_t k = 0; k < node->input_count; k++) {
         if (node->inputs[k] == MODEL_NONE) continue;
         e.in[k] = &values[node->inputs[k]];
         if (!e.in[k]->data) return CKKS_OK; /* depends on something unknown, or on an output not computed */
-        if (!m->values[node->inputs[k]].constant.data) e.count_max = MODEL_ROW_MAX;
+        if (!m->values[node->inputs[k]].constant.data) e.is_constant = false;
     }
+    e.count_max = e.is_constant ? COMPUTED_MAX : MODEL_ROW_MAX;
     for (uint32_t k = 0; k < node->output_count; k++) e.out[k] = &values[node->outputs[k]];
     return node->op->evaluate(&e, err);
 }
 
 ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_only, tensor *values,
                            arena *scratch, ckks_error *err) {
+    uint64_t work_left = OPERATOR_WORK_MAX;
     for (uint32_t i = 0; i < m->value_count; i++) values[i] = m->values[i].constant;
     tensor *input = &values[m->input];
     *input = m->input_shape;
@@ -37,7 +40,7 @@ ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_o
     for (uint32_t n = 0; n < m->node_count; n++) {
         if (scores_only && values[m->score_value].data) break;
         if (values[m->nodes[n].outputs[0]].data) continue; /* a folded constant */
-        const ckks_status rc = evaluate_node(m, &m->nodes[n], scores_only, values, scratch, err);
+        const ckks_status rc = evaluate_node(m, &m->nodes[n], scores_only, &work_left, values, scratch, err);
         if (rc != CKKS_OK) return rc;
     }
     return CKKS_OK;

@@ -23,14 +23,28 @@ static void set_shape(ir_node *node, const tensor *shape) {
 }
 _Static_assert(TENSOR_RANK_MAX <= IR_RANK_MAX, "a tensor's axes fit a node");
 
-ckks_status lower_linear(lowering *l, const model_node *node, uint32_t from, const sparse *matrix,
-                         const double *bias, ckks_error *err) {
+static ckks_status count_entries(lowering *l, const model_node *node, const ir_node *made, ckks_error *err) {
+    for (uint32_t t = 0; t < made->term_count; t++)
+        l->entry_count += sparse_entry_count(made->terms[t].matrix);
+    if (l->entry_count <= LOWERING_ENTRIES_MAX) return CKKS_OK;
+    return ckks_error_set(err, CKKS_TOO_LARGE, node->label,
+                          "linear layers of more than %llu weights together",
+                          (unsigned long long)LOWERING_ENTRIES_MAX);
+}
+
+ckks_status lower_linear_output(lowering *l, const model_node *node, uint32_t index, uint32_t from,
+                                const sparse *matrix, const double *bias, ckks_error *err) {
     uint32_t made;
     const ckks_status rc = ir_linear(&made, l->graph, from, matrix, bias, node->label, err);
     if (rc != CKKS_OK) return rc;
-    set_shape(&l->graph->nodes[made], &l->model->values[node->outputs[0]].sample);
-    l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = made};
-    return CKKS_OK;
+    set_shape(&l->graph->nodes[made], &l->model->values[node->outputs[index]].sample);
+    l->symbols[node->outputs[index]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = made};
+    return count_entries(l, node, &l->graph->nodes[made], err);
+}
+
+ckks_status lower_linear(lowering *l, const model_node *node, uint32_t from, const sparse *matrix,
+                         const double *bias, ckks_error *err) {
+    return lower_linear_output(l, node, 0, from, matrix, bias, err);
 }
 
 ckks_status lower_append(lowering *l, const model_node *node, ir_node *made, ckks_error *err) {
@@ -38,8 +52,27 @@ ckks_status lower_append(lowering *l, const model_node *node, ir_node *made, ckk
     made->source = node->label;
     set_shape(made, &l->model->values[node->outputs[0]].sample);
     const ckks_status rc = ir_append(&number, l->graph, made, err);
-    if (rc == CKKS_OK) l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = number};
-    return rc;
+    if (rc != CKKS_OK) return rc;
+    l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = number};
+    return count_entries(l, node, made, err);
+}
+
+ckks_status lower_inputs(const tensor ***in, lowering *l, const model_node *node, ckks_error *err) {
+    *in = arena_take(l->memory, (uint64_t)node->input_count + OPERATOR_INPUTS_MIN, sizeof **in);
+    if (!*in) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for the graph");
+    for (uint32_t k = 0; k < node->input_count; k++) {
+        if (node->inputs[k] == MODEL_NONE) continue;
+        const model_value *v = &l->model->values[node->inputs[k]];
+        (*in)[k] = v->constant.data ? &v->constant : &v->sample;
+    }
+    return CKKS_OK;
+}
+
+bool lower_only_encrypted(const lowering *l, const model_node *node, uint32_t index) {
+    for (uint32_t k = 0; k < node->input_count; k++)
+        if (k != index && node->inputs[k] != MODEL_NONE && lower_symbol(l, node, k)->kind != SYMBOL_CONSTANT)
+            return false;
+    return true;
 }
 
 /* backwards: a value is final unless an operator that must run encrypted uses it */
@@ -58,7 +91,7 @@ static void find_final(lowering *l) {
 
 static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *err) {
     bool is_constant = true, is_client = false;
-    if (!node->op) return CKKS_OK;
+    if (!node->op || l->symbols[node->outputs[0]].kind == SYMBOL_CONSTANT) return CKKS_OK;
     for (uint32_t k = 0; k < node->input_count; k++) {
         if (node->inputs[k] == MODEL_NONE) continue;
         const symbol_kind kind = lower_symbol(l, node, k)->kind;

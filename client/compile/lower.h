@@ -55,7 +55,10 @@ typedef struct lowering {
     symbol *symbols; /* [value_count] */
     uint8_t
         *is_final; /* [value_count]: only graph outputs and operators that the client runs use this value */
+    uint64_t entry_count; /* of all matrices so far: a small file must not be able to fill the memory */
 } lowering;
+
+#define LOWERING_ENTRIES_MAX (UINT64_C(1) << 25)
 
 /* What an ONNX graph computes: `graph.output` are the scores. */
 typedef struct lowered_model {
@@ -78,8 +81,16 @@ void lower_pass(lowering *l, const model_node *node);
 /* lower_linear: output 0 = matrix * node + bias. */
 ckks_status lower_linear(lowering *l, const model_node *node, uint32_t from, const sparse *matrix,
                          const double *bias, ckks_error *err);
+/* the same for output `index` */
+ckks_status lower_linear_output(lowering *l, const model_node *node, uint32_t index, uint32_t from,
+                                const sparse *matrix, const double *bias, ckks_error *err);
 /* lower_append: output 0 = a new node. */
 ckks_status lower_append(lowering *l, const model_node *node, ir_node *made, ckks_error *err);
+/* lower_inputs lists what evaluate gets: constants with data, samples of the others; NULL: left out. At least
+ * OPERATOR_INPUTS_MIN entries. */
+ckks_status lower_inputs(const tensor ***in, lowering *l, const model_node *node, ckks_error *err);
+/* lower_only_encrypted: no input but `index` depends on encrypted data */
+bool lower_only_encrypted(const lowering *l, const model_node *node, uint32_t index);
 static inline const symbol *lower_symbol(const lowering *l, const model_node *node, uint32_t index) {
     return &l->symbols[node->inputs[index]];
 }

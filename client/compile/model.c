@@ -321,7 +321,8 @@ static ckks_status fold_constants(onnx_model *m) {
     for (uint32_t n = 0; n < m->node_count; n++) {
         const model_node *node = &m->nodes[n];
         bool is_constant = node->op != NULL;
-        for (uint32_t k = 0; k < node->input_count; k++)
+        const bool is_shape_only = node->op && (node->op->flags & OPERATOR_SHAPE_ONLY);
+        for (uint32_t k = 0; k < node->input_count && !is_shape_only; k++)
             is_constant =
                 is_constant && (node->inputs[k] == MODEL_NONE || m->values[node->inputs[k]].constant.data);
         for (uint32_t k = 0; is_constant && k < node->output_count; k++)

@@ -1,11 +1,16 @@
 /* Gemm and MatMul with one constant factor: dense layers. */
 #include "client/compile/operator.h"
 
-/* A product seen as matrices: y[m][n] = alpha * sum_k a[m][k] * b[k][n], each possibly stored transposed. */
+/* Products seen as matrices: y[t][m][n] = alpha * sum_k a[t][m][k] * b[t][k][n], each side possibly stored
+ * transposed; of a side that broadcasts, several t read the same matrix. */
 typedef struct product {
     uint32_t m, n, k;
     uint32_t a_row, a_column, b_row, b_column; /* strides in elements */
     double alpha;
+    uint32_t batch;
+    uint32_t *a_start, *b_start; /* [batch]: where the matrix begins */
+    uint32_t rank;               /* of y */
+    int64_t dims[TENSOR_RANK_MAX];
 } product;
 
 static void set_sides(product *p, bool is_a_transposed, bool is_b_transposed) {
@@ -13,67 +18,81 @@ static void set_sides(product *p, bool is_a_transposed, bool is_b_transposed) {
     p->b_row = is_b_transposed ? 1 : p->n, p->b_column = is_b_transposed ? p->k : 1;
 }
 
+static ckks_status set_batch(product *p, const model_node *node, arena *memory, uint32_t batch,
+                             ckks_error *err) {
+    p->batch = batch;
+    p->a_start = arena_take(memory, batch, sizeof *p->a_start);
+    p->b_start = arena_take(memory, batch, sizeof *p->b_start);
+    if (p->a_start && p->b_start) return CKKS_OK;
+    return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a row");
+}
+
+static ckks_status misfit(const model_node *node, const tensor *a, const tensor *b, ckks_error *err) {
+    char text_a[80], text_b[80];
+    return node_error(node, err, "cannot multiply %s by %s", tensor_text(a, text_a, sizeof text_a),
+                      tensor_text(b, text_b, sizeof text_b));
+}
+
 static ckks_status gemm_product(product *p, const model_node *node, const tensor *a, const tensor *b,
-                                ckks_error *err) {
+                                arena *memory, ckks_error *err) {
     const bool ta = node_int(node, "transA", 0) != 0, tb = node_int(node, "transB", 0) != 0;
-    char text_a[80], text_b[80];
-    if (a->rank == 2 && b->rank == 2 && a->dims[ta ? 0 : 1] == b->dims[tb ? 1 : 0]) {
-        *p = (product){.m = a->dims[ta ? 1 : 0], .n = b->dims[tb ? 0 : 1], .k = a->dims[ta ? 0 : 1]};
-        p->alpha = node_float(node, "alpha", 1.0);
-        set_sides(p, ta, tb);
-        return CKKS_OK;
-    }
-    return node_error(node, err, "cannot multiply %s by %s", tensor_text(a, text_a, sizeof text_a),
-                      tensor_text(b, text_b, sizeof text_b));
+    if (a->rank != 2 || b->rank != 2 || a->dims[ta ? 0 : 1] != b->dims[tb ? 1 : 0])
+        return misfit(node, a, b, err);
+    *p = (product){.m = a->dims[ta ? 1 : 0], .n = b->dims[tb ? 0 : 1], .k = a->dims[ta ? 0 : 1]};
+    p->alpha = node_float(node, "alpha", 1.0);
+    p->rank = 2, p->dims[0] = p->m, p->dims[1] = p->n;
+    set_sides(p, ta, tb);
+    return set_batch(p, node, memory, 1, err);
 }
 
-/* [..., k] x [k, n] or [k]; axes before the last two of the right side must be 1; a vector on the left is one
- * row. */
+/* the axes before the last two */
+static tensor leading_axes(const tensor *t) {
+    tensor out = {.rank = t->rank > 2 ? t->rank - 2 : 0, .count = 1};
+    for (uint32_t i = 0; i < out.rank; i++) {
+        out.dims[i] = t->dims[i];
+        out.count *= t->dims[i]; /* of t, which fits, or nothing at all */
+    }
+    return out;
+}
+
+/* numpy's rule: a vector is one row on the left and one column on the right, and its axis goes away */
 static ckks_status matmul_product(product *p, const model_node *node, const tensor *a, const tensor *b,
-                                  ckks_error *err) {
-    char text_a[80], text_b[80];
-    const uint32_t k = a->rank ? a->dims[a->rank - 1] : 0;
+                                  arena *memory, ckks_error *err) {
+    if (!a->rank || !b->rank || !a->count || !b->count) return misfit(node, a, b, err);
+    const uint32_t k = a->dims[a->rank - 1], m = a->rank > 1 ? a->dims[a->rank - 2] : 1;
     const uint32_t n = b->rank > 1 ? b->dims[b->rank - 1] : 1;
-    if (k && b->rank && b->count == (uint64_t)k * n && b->dims[b->rank > 1 ? b->rank - 2 : 0] == k) {
-        *p = (product){.m = a->count / k, .n = n, .k = k, .alpha = 1.0};
-        set_sides(p, false, false);
-        return CKKS_OK;
+    if (b->dims[b->rank > 1 ? b->rank - 2 : 0] != k) return misfit(node, a, b, err);
+    const tensor before_a = leading_axes(a), before_b = leading_axes(b);
+    tensor batch;
+    *p = (product){.m = m, .n = n, .k = k, .alpha = 1.0};
+    ckks_status rc = broadcast_shape(p->dims, &p->rank, node, &before_a, &before_b, err);
+    if (rc != CKKS_OK) return rc;
+    if ((rc = tensor_shape(&batch, p->dims, p->rank, COMPUTED_MAX, node->label, err)) != CKKS_OK) return rc;
+    if ((rc = set_batch(p, node, memory, batch.count, err)) != CKKS_OK) return rc;
+    broadcast_index(p->a_start, &batch, &before_a);
+    broadcast_index(p->b_start, &batch, &before_b);
+    for (uint32_t t = 0; t < p->batch; t++) p->a_start[t] *= m * k, p->b_start[t] *= k * n;
+    if (a->rank > 1) p->dims[p->rank++] = m;
+    if (b->rank > 1) p->dims[p->rank++] = n;
+    set_sides(p, false, false);
+    return CKKS_OK;
+}
+
+static ckks_status evaluate_product(evaluation *e, const product *p, ckks_error *err) {
+    ckks_status rc = output_shape(e, 0, p->dims, p->rank, err);
+    if (rc == CKKS_OK) rc = evaluation_work(e, e->out[0]->count, p->k, err);
+    if (rc != CKKS_OK) return rc;
+    double *y = e->out[0]->data;
+    for (uint32_t t = 0; t < p->batch; t++) {
+        const double *a = e->in[0]->data + p->a_start[t], *b = e->in[1]->data + p->b_start[t];
+        for (uint32_t i = 0; i < p->m; i++)
+            for (uint32_t j = 0; j < p->n; j++) {
+                double sum = 0;
+                for (uint32_t k = 0; k < p->k; k++)
+                    sum += a[i * p->a_row + k * p->a_column] * b[k * p->b_row + j * p->b_column];
+                *y++ = p->alpha * sum;
+            }
     }
-    return node_error(node, err, "cannot multiply %s by %s", tensor_text(a, text_a, sizeof text_a),
-                      tensor_text(b, text_b, sizeof text_b));
-}
-
-/* the left side's axes but the last, led by ones to the longer rank, then n */
-static uint32_t matmul_shape(int64_t dims[TENSOR_RANK_MAX], const tensor *a, const tensor *b, uint32_t n) {
-    uint32_t rank = 0;
-    for (uint32_t i = a->rank > 2 ? a->rank : 2; i < b->rank; i++) dims[rank++] = 1;
-    for (uint32_t i = 0; i + 1 < a->rank; i++) dims[rank++] = a->dims[i];
-    if (b->rank > 1) dims[rank++] = n;
-    return rank;
-}
-
-static ckks_status check_work(const product *p, const model_node *node, ckks_error *err) {
-    const uint64_t results = (uint64_t)p->m * p->n;
-    if (results <= OPERATOR_WORK_MAX && results * p->k <= OPERATOR_WORK_MAX) return CKKS_OK;
-    return ckks_error_set(err, CKKS_TOO_LARGE, node->label, "a product of %u x %u by %u x %u", p->m, p->k,
-                          p->k, p->n);
-}
-
-static ckks_status evaluate_product(evaluation *e, const product *p, const tensor *c, double beta) {
-    const double *a = e->in[0]->data, *b = e->in[1]->data;
-    tensor *y = e->out[0];
-    for (uint32_t i = 0; i < p->m; i++)
-        for (uint32_t j = 0; j < p->n; j++) {
-            double sum = 0;
-            for (uint32_t k = 0; k < p->k; k++)
-                sum += a[i * p->a_row + k * p->a_column] * b[k * p->b_row + j * p->b_column];
-            y->data[i * p->n + j] = p->alpha * sum;
-        }
-    if (!c || beta == 0) return CKKS_OK;
-    uint32_t *index = arena_take(e->memory, y->count, sizeof *index);
-    if (!index) return CKKS_RESOURCE_EXHAUSTED;
-    broadcast_index(index, y, c);
-    for (uint32_t i = 0; i < y->count; i++) y->data[i] += beta * c->data[index[i]];
     return CKKS_OK;
 }
 
@@ -90,49 +109,51 @@ static ckks_status check_bias(const model_node *node, const tensor *y, const ten
 }
 
 static ckks_status gemm_evaluate(evaluation *e, ckks_error *err) {
-    product p = {0};
-    ckks_status rc = gemm_product(&p, e->node, e->in[0], e->in[1], err);
-    if (rc == CKKS_OK) rc = check_work(&p, e->node, err);
-    if (rc != CKKS_OK) return rc;
-    const int64_t dims[2] = {p.m, p.n};
-    if ((rc = output_shape(e, 0, dims, 2, err)) != CKKS_OK) return rc;
-    if (e->in[2] && (rc = check_bias(e->node, e->out[0], e->in[2], err)) != CKKS_OK) return rc;
-    rc = evaluate_product(e, &p, e->in[2], node_float(e->node, "beta", 1.0));
-    return rc == CKKS_OK ? rc : ckks_error_set(err, rc, e->node->label, "no memory for a row");
+    product p;
+    const tensor *c = e->in[2];
+    ckks_status rc = gemm_product(&p, e->node, e->in[0], e->in[1], e->memory, err);
+    if (rc == CKKS_OK) rc = evaluate_product(e, &p, err);
+    if (rc != CKKS_OK || !c) return rc;
+    tensor *y = e->out[0];
+    if ((rc = check_bias(e->node, y, c, err)) != CKKS_OK) return rc;
+    const double beta = node_float(e->node, "beta", 1.0);
+    uint32_t *index = arena_take(e->memory, y->count, sizeof *index);
+    if (!index) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for a row");
+    broadcast_index(index, y, c);
+    for (uint32_t i = 0; i < y->count; i++) y->data[i] += beta * c->data[index[i]];
+    return CKKS_OK;
 }
 
 static ckks_status matmul_evaluate(evaluation *e, ckks_error *err) {
-    product p = {0};
-    const tensor *a = e->in[0], *b = e->in[1];
-    ckks_status rc = matmul_product(&p, e->node, a, b, err);
-    if (rc == CKKS_OK) rc = check_work(&p, e->node, err);
-    if (rc != CKKS_OK) return rc;
-    int64_t dims[TENSOR_RANK_MAX];
-    const uint32_t rank = matmul_shape(dims, a, b, p.n);
-    if ((rc = output_shape(e, 0, dims, rank, err)) != CKKS_OK) return rc;
-    return evaluate_product(e, &p, NULL, 0);
+    product p;
+    const ckks_status rc = matmul_product(&p, e->node, e->in[0], e->in[1], e->memory, err);
+    return rc == CKKS_OK ? evaluate_product(e, &p, err) : rc;
 }
 
-/* The matrix over the flattened encrypted factor: of side a, rows (i, j) read a[i][.]; of side b, b[.][j]. */
+/* Row (t, i, j) of the matrix over the flattened encrypted factor: of side a it reads a[t][i][.], of side b
+ * b[t][.][j]. */
+static uint32_t product_row(sparse *s, uint32_t entry, const product *p, const double *constant,
+                            bool is_a_encrypted, uint32_t row) {
+    const uint32_t t = row / (p->m * p->n), i = row / p->n % p->m, j = row % p->n;
+    for (uint32_t k = 0; k < p->k; k++) {
+        const uint32_t at_a = p->a_start[t] + i * p->a_row + k * p->a_column;
+        const uint32_t at_b = p->b_start[t] + k * p->b_row + j * p->b_column;
+        const double weight = p->alpha * constant[is_a_encrypted ? at_b : at_a];
+        if (weight == 0) continue;
+        s->column[entry] = is_a_encrypted ? at_a : at_b;
+        s->value[entry++] = weight;
+    }
+    return entry;
+}
+
 static ckks_status product_matrix(sparse **out, lowering *l, const product *p, const double *constant,
-                                  bool is_a_encrypted, ckks_error *err) {
-    const uint32_t rows = p->m * p->n;
-    const uint32_t columns = is_a_encrypted ? p->m * p->k : p->k * p->n;
-    const ckks_status rc = sparse_create(out, l->memory, rows, columns, (uint64_t)rows * p->k, err);
+                                  bool is_a_encrypted, uint32_t column_count, ckks_error *err) {
+    const uint32_t rows = p->batch * p->m * p->n;
+    const ckks_status rc = sparse_create(out, l->memory, rows, column_count, (uint64_t)rows * p->k, err);
     if (rc != CKKS_OK) return rc;
-    sparse *s = *out;
-    uint32_t entry = 0;
-    for (uint32_t i = 0; i < p->m; i++)
-        for (uint32_t j = 0; j < p->n; j++) {
-            for (uint32_t k = 0; k < p->k; k++) {
-                const uint32_t at_a = i * p->a_row + k * p->a_column, at_b = k * p->b_row + j * p->b_column;
-                const double weight = p->alpha * constant[is_a_encrypted ? at_b : at_a];
-                if (weight == 0) continue;
-                s->column[entry] = is_a_encrypted ? at_a : at_b;
-                s->value[entry++] = weight;
-            }
-            s->row_start[i * p->n + j + 1] = entry;
-        }
+    for (uint32_t row = 0; row < rows; row++)
+        (*out)->row_start[row + 1] =
+            product_row(*out, (*out)->row_start[row], p, constant, is_a_encrypted, row);
     return CKKS_OK;
 }
 
@@ -145,7 +166,9 @@ static ckks_status lower_product(lowering *l, const model_node *node, const prod
         return lower_refuse(
             l, node, "a product of two encrypted matrices",
             "only products with constant weights are compiled: make one factor an initialiser", err);
-    const ckks_status rc = product_matrix(&matrix, l, p, l->model->values[constant].constant.data, is_a, err);
+    const uint32_t encrypted = node->inputs[is_a ? 0 : 1];
+    const ckks_status rc = product_matrix(&matrix, l, p, l->model->values[constant].constant.data, is_a,
+                                          l->model->values[encrypted].sample.count, err);
     if (rc != CKKS_OK) return rc;
     return lower_linear(l, node, lower_symbol(l, node, is_a ? 0 : 1)->node, matrix, bias, err);
 }
@@ -153,7 +176,8 @@ static ckks_status lower_product(lowering *l, const model_node *node, const prod
 static ckks_status gemm_lower(lowering *l, const model_node *node, ckks_error *err) {
     product p = {0};
     const model_value *v = l->model->values;
-    ckks_status rc = gemm_product(&p, node, &v[node->inputs[0]].sample, &v[node->inputs[1]].sample, err);
+    ckks_status rc =
+        gemm_product(&p, node, &v[node->inputs[0]].sample, &v[node->inputs[1]].sample, l->memory, err);
     if (rc != CKKS_OK) return rc;
     const bool has_c = node->input_count > 2 && node->inputs[2] != MODEL_NONE;
     if (!has_c) return lower_product(l, node, &p, NULL, err);
@@ -174,7 +198,7 @@ static ckks_status matmul_lower(lowering *l, const model_node *node, ckks_error 
     product p = {0};
     const model_value *v = l->model->values;
     const ckks_status rc =
-        matmul_product(&p, node, &v[node->inputs[0]].sample, &v[node->inputs[1]].sample, err);
+        matmul_product(&p, node, &v[node->inputs[0]].sample, &v[node->inputs[1]].sample, l->memory, err);
     return rc == CKKS_OK ? lower_product(l, node, &p, NULL, err) : rc;
 }
 

@@ -68,10 +68,70 @@ static ckks_status reshape_lower(lowering *l, const model_node *node, ckks_error
     return pass_lower(l, node, err);
 }
 
+static ckks_status squeeze_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0];
+    number_list axes;
+    bool is_listed[TENSOR_RANK_MAX];
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t rank = 0;
+    ckks_status rc = node_list(&axes, e->node, e->in, 1, "axes", e->memory, err);
+    if (rc == CKKS_OK) rc = node_axes(is_listed, e->node, &axes, x->rank, err);
+    if (rc != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < x->rank; i++) {
+        if (axes.is_present && is_listed[i] && x->dims[i] != 1)
+            return node_error(e->node, err, "axis %u has %u elements", i, x->dims[i]);
+        if (axes.is_present ? !is_listed[i] : x->dims[i] != 1) dims[rank++] = x->dims[i];
+    }
+    return copy_with_shape(e, dims, rank, err);
+}
+
+/* the axes count in the output */
+static ckks_status unsqueeze_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0];
+    number_list axes;
+    bool is_listed[TENSOR_RANK_MAX];
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t next = 0;
+    ckks_status rc = node_list(&axes, e->node, e->in, 1, "axes", e->memory, err);
+    if (rc != CKKS_OK) return rc;
+    if (axes.count > TENSOR_RANK_MAX || axes.count + x->rank > TENSOR_RANK_MAX)
+        return node_error(e->node, err, "more than %u axes", TENSOR_RANK_MAX);
+    const uint32_t rank = x->rank + axes.count;
+    if ((rc = node_axes(is_listed, e->node, &axes, rank, err)) != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < rank; i++) dims[i] = is_listed[i] ? 1 : x->dims[next++];
+    return copy_with_shape(e, dims, rank, err);
+}
+
+static ckks_status axes_lower(lowering *l, const model_node *node, ckks_error *err) {
+    if (!lower_only_encrypted(l, node, 0))
+        return lower_refuse(l, node, "its axes depend on the input", "make them constants", err);
+    return pass_lower(l, node, err);
+}
+
 static ckks_status identity_evaluate(evaluation *e, ckks_error *err) {
     int64_t dims[TENSOR_RANK_MAX];
     for (uint32_t i = 0; i < e->in[0]->rank; i++) dims[i] = e->in[0]->dims[i];
     return copy_with_shape(e, dims, e->in[0]->rank, err);
+}
+
+/* Dropout and its mask, as inference has them */
+static ckks_status dropout_evaluate(evaluation *e, ckks_error *err) {
+    if (e->in[2] && e->in[2]->count && e->in[2]->data[0] != 0)
+        return ckks_error_set(err, CKKS_UNSUPPORTED, e->node->label,
+                              "Dropout in training mode: export the model in evaluation mode "
+                              "(torch: model.eval())");
+    ckks_status rc = identity_evaluate(e, err);
+    if (rc == CKKS_OK && e->node->output_count > 1) rc = output_like(e, 1, e->in[0], err);
+    for (uint32_t i = 0; rc == CKKS_OK && e->node->output_count > 1 && i < e->out[1]->count; i++)
+        e->out[1]->data[i] = 1;
+    return rc;
+}
+
+static ckks_status dropout_lower(lowering *l, const model_node *node, ckks_error *err) {
+    if (!lower_only_encrypted(l, node, 0))
+        return lower_refuse(l, node, "its mode depends on the input", "export the model in evaluation mode",
+                            err);
+    return pass_lower(l, node, err);
 }
 
 static bool is_float_type(int64_t type) {
@@ -128,6 +188,9 @@ static ckks_status constant_evaluate(evaluation *e, ckks_error *err) {
 const operator_row operators_shape[] = {
     {"", "Flatten", 1, 1, 1, OPERATOR_AFTER_SCORES, flatten_evaluate, pass_lower, NULL},
     {"", "Reshape", 2, 2, 1, OPERATOR_AFTER_SCORES, reshape_evaluate, reshape_lower, NULL},
+    {"", "Squeeze", 1, 2, 1, OPERATOR_AFTER_SCORES, squeeze_evaluate, axes_lower, "constant axes"},
+    {"", "Unsqueeze", 1, 2, 1, OPERATOR_AFTER_SCORES, unsqueeze_evaluate, axes_lower, "constant axes"},
+    {"", "Dropout", 1, 3, 2, 0, dropout_evaluate, dropout_lower, "left out"},
     {"", "Identity", 1, 1, 1, OPERATOR_AFTER_SCORES, identity_evaluate, pass_lower, NULL},
     {"", "Cast", 1, 1, 1, OPERATOR_AFTER_SCORES, cast_evaluate, cast_lower, NULL},
     {"", "Constant", 0, 0, 1, 0, constant_evaluate, pass_lower, NULL},

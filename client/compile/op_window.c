@@ -7,13 +7,6 @@
 
 #include <string.h>
 
-static ckks_status check_work(uint64_t rows, uint64_t per_row, const model_node *node, ckks_error *err) {
-    uint64_t work;
-    if (!__builtin_mul_overflow(rows, per_row, &work) && work <= OPERATOR_WORK_MAX) return CKKS_OK;
-    return ckks_error_set(err, CKKS_TOO_LARGE, node->label, "%llu elements from %llu each",
-                          (unsigned long long)rows, (unsigned long long)per_row);
-}
-
 static void shape_with_axes(int64_t dims[TENSOR_RANK_MAX], uint32_t batch, uint32_t channels,
                             const window *w) {
     dims[0] = batch, dims[1] = channels;
@@ -45,11 +38,7 @@ static ckks_status convolution_read(convolution *c, const model_node *node, cons
     c->group_out = c->channels_out / c->groups;
     if (bias && (bias->rank != 1 || bias->count != c->channels_out))
         return node_error(node, err, "a bias of %u numbers for %u channels", bias->count, c->channels_out);
-    ckks_status rc = window_read(&c->window, node, x, weight->dims + 2, err);
-    if (rc != CKKS_OK) return rc;
-    return check_work((uint64_t)c->batch * c->channels_out,
-                      (uint64_t)c->window.out_count * weight->count / (c->channels_out ? c->channels_out : 1),
-                      node, err);
+    return window_read(&c->window, node, x, weight->dims + 2, err);
 }
 
 /* what one tap adds to all channels of one output position */
@@ -73,6 +62,8 @@ static ckks_status conv_evaluate(evaluation *e, ckks_error *err) {
     ckks_status rc = convolution_read(&c, e->node, x, weight, bias, err);
     if (rc != CKKS_OK) return rc;
     const window *w = &c.window;
+    rc = evaluation_work(e, (uint64_t)c.batch * weight->count, w->out_count, err);
+    if (rc != CKKS_OK) return rc;
     shape_with_axes(dims, c.batch, c.channels_out, w);
     if ((rc = output_shape(e, 0, dims, x->rank, err)) != CKKS_OK) return rc;
     for (uint32_t n = 0; n < c.batch; n++) {
@@ -168,7 +159,7 @@ static ckks_status pool_read(pool *p, const model_node *node, const tensor *x, c
         return rc;
     }
     p->planes = x->dims[0] * x->dims[1];
-    return check_work((uint64_t)p->planes * p->window.out_count, p->window.kernel_count, node, err);
+    return CKKS_OK;
 }
 
 /* lists where the window at `out` is inside, in in[kernel_count]; returns what the sum is divided by */
@@ -191,6 +182,8 @@ static ckks_status pool_evaluate(evaluation *e, ckks_error *err) {
     ckks_status rc = pool_read(&p, e->node, x, err);
     if (rc != CKKS_OK) return rc;
     const window *w = &p.window;
+    rc = evaluation_work(e, (uint64_t)(p.planes + 1) * w->out_count, w->kernel_count, err);
+    if (rc != CKKS_OK) return rc;
     shape_with_axes(dims, x->dims[0], x->dims[1], w);
     if ((rc = output_shape(e, 0, dims, x->rank, err)) != CKKS_OK) return rc;
     uint32_t *in = arena_take(e->memory, w->kernel_count, sizeof *in);

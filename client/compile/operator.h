@@ -14,8 +14,8 @@
 #define OPERATOR_INPUTS_MIN 8u
 /* inputs of an operator that takes any number (Concat), outputs of one that gives any number (Split) */
 #define OPERATOR_MANY 4096u
-/* multiplications of one row: a small file must not be able to ask for hours of work */
-#define OPERATOR_WORK_MAX (UINT64_C(1) << 26)
+/* multiplications of one row, all nodes together: a small file must not be able to ask for hours of work */
+#define OPERATOR_WORK_MAX (UINT64_C(1) << 27)
 
 typedef struct evaluation {
     const onnx_model *model;
@@ -24,7 +24,9 @@ typedef struct evaluation {
     tensor **out;      /* one for each of the node's outputs */
     arena *memory;
     bool scores_only;
-    uint32_t count_max; /* elements that an output may have */
+    bool is_constant;    /* all inputs are constants */
+    uint32_t count_max;  /* elements that an output may have */
+    uint64_t *work_left; /* of OPERATOR_WORK_MAX */
 } evaluation;
 
 /* evaluate sets shape and data of each output; inputs have data. CKKS_MALFORMED where shapes do not fit. */
@@ -32,6 +34,9 @@ typedef ckks_status (*operator_evaluate)(evaluation *e, ckks_error *err);
 /* lower sets the symbol of each output (lowering.h); the node has at least one input that is not constant.
  * What cannot run encrypted is recorded with lower_refuse and is no error. */
 typedef ckks_status (*operator_lower)(lowering *l, const model_node *node, ckks_error *err);
+
+/* the note of an operator that shapes and constants are computed with, and nothing else */
+#define OPERATOR_CONSTANT_ONLY "constants and shapes"
 
 enum {
     OPERATOR_AFTER_SCORES = 1, /* may stand behind what the client computes (a softmax, a label) */
@@ -54,13 +59,32 @@ void operator_way_out(const char *type, const char **reason, const char **way_ou
 /* the families */
 extern const operator_row operators_gemm[], operators_window[], operators_normalization[],
     operators_elementwise[], operators_shape[], operators_classifier[], operators_activation[],
-    operators_output[];
+    operators_output[], operators_move[], operators_reduce[], operators_constant[];
 
 /* ---- help for evaluate ---- */
 
 /* output_like gives out[index] the shape of `like` and room for its data. */
 ckks_status output_like(evaluation *e, uint32_t index, const tensor *like, ckks_error *err);
 ckks_status output_shape(evaluation *e, uint32_t index, const int64_t *dims, size_t rank, ckks_error *err);
+
+/* evaluation_work takes rows * per_row from the budget; CKKS_TOO_LARGE when it does not suffice. */
+ckks_status evaluation_work(evaluation *e, uint64_t rows, uint64_t per_row, ckks_error *err);
+
+/* Whole numbers that came as attributes in old operator sets and as an input in new ones. */
+typedef struct number_list {
+    bool is_present;
+    uint32_t count;
+    int64_t *values;
+} number_list;
+/* node_list takes them from in[index] where the node has it (in as in `evaluation`; MODEL_NONE: there is no
+ * such input), else from the attribute. Beyond +-2^62 they are clamped. */
+ckks_status node_list(number_list *out, const model_node *node, const tensor *const *in, uint32_t index,
+                      const char *attribute, arena *memory, ckks_error *err);
+/* node_axis: an axis counted from the front or, negative, from the end of `rank` axes. */
+ckks_status node_axis(uint32_t *out, const model_node *node, int64_t axis, uint32_t rank, ckks_error *err);
+/* node_axes marks the axes of a list in is_listed[TENSOR_RANK_MAX]; CKKS_MALFORMED if one is there twice. */
+ckks_status node_axes(bool *is_listed, const model_node *node, const number_list *axes, uint32_t rank,
+                      ckks_error *err);
 
 /* broadcast_shape: numpy's rule; CKKS_MALFORMED if the shapes do not go together. */
 ckks_status broadcast_shape(int64_t dims[TENSOR_RANK_MAX], uint32_t *rank, const model_node *node,

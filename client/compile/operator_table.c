@@ -1,11 +1,13 @@
 #include "client/compile/operator.h"
 
+#include <math.h>
 #include <string.h>
 
 const operator_row *operator_find(const char *domain, const char *type) {
-    const operator_row *const families[] = {operators_gemm,        operators_window, operators_normalization,
-                                            operators_elementwise, operators_shape,  operators_classifier,
-                                            operators_activation,  operators_output, NULL};
+    const operator_row *const families[] = {
+        operators_gemm,  operators_window,     operators_normalization, operators_elementwise,
+        operators_shape, operators_classifier, operators_activation,    operators_output,
+        operators_move,  operators_reduce,     operators_constant,      NULL};
     for (const operator_row *const *family = families; *family; family++)
         for (const operator_row *row = *family; row->type; row++)
             if (strcmp(row->type, type) == 0 && strcmp(row->domain, domain) == 0) return row;
@@ -56,7 +58,7 @@ ckks_status output_shape(evaluation *e, uint32_t index, const int64_t *dims, siz
     tensor *t = e->out[index];
     const ckks_status rc = tensor_shape(t, dims, rank, e->count_max, e->node->label, err);
     if (rc != CKKS_OK) return rc;
-    if (!t->count) return node_error(e->node, err, "its output has no elements");
+    if (!t->count && !e->is_constant) return node_error(e->node, err, "its output has no elements");
     t->is_integer = false;
     t->data = arena_take(e->memory, t->count, sizeof *t->data);
     if (t->data) return CKKS_OK;
@@ -68,6 +70,64 @@ ckks_status output_like(evaluation *e, uint32_t index, const tensor *like, ckks_
     int64_t dims[TENSOR_RANK_MAX];
     for (uint32_t i = 0; i < like->rank; i++) dims[i] = like->dims[i];
     return output_shape(e, index, dims, like->rank, err);
+}
+
+ckks_status evaluation_work(evaluation *e, uint64_t rows, uint64_t per_row, ckks_error *err) {
+    uint64_t work;
+    if (__builtin_mul_overflow(rows, per_row, &work) || work > *e->work_left)
+        return ckks_error_set(err, CKKS_TOO_LARGE, e->node->label,
+                              "%llu elements of %llu products each, over %llu for all nodes",
+                              (unsigned long long)rows, (unsigned long long)per_row,
+                              (unsigned long long)OPERATOR_WORK_MAX);
+    *e->work_left -= work;
+    return CKKS_OK;
+}
+
+static int64_t clamped(double value) {
+    const double limit = 4611686018427387904.0; /* 2^62 */
+    return value >= limit ? INT64_C(1) << 62 : value <= -limit ? -(INT64_C(1) << 62) : (int64_t)value;
+}
+
+ckks_status node_list(number_list *out, const model_node *node, const tensor *const *in, uint32_t index,
+                      const char *attribute, arena *memory, ckks_error *err) {
+    const tensor *t = index == MODEL_NONE ? NULL : in[index];
+    const Onnx__Attribute *a = t ? NULL : node_attribute(node, attribute);
+    *out = (number_list){.is_present = t || a};
+    if (t && (t->rank > 1 || !t->data))
+        return node_error(node, err, "its %s are no list of numbers", attribute);
+    const size_t count = t ? t->count : a ? a->n_ints : 0;
+    if (count > COMPUTED_MAX) return node_error(node, err, "%zu numbers in %s", count, attribute);
+    out->count = (uint32_t)count;
+    out->values = arena_take(memory, count, sizeof *out->values);
+    if (!out->values)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a list");
+    for (uint32_t i = 0; i < out->count; i++) {
+        const double value = t ? t->data[i] : 0;
+        if (value != floor(value)) return node_error(node, err, "%s has %g", attribute, value);
+        out->values[i] = t ? clamped(value) : a->ints[i];
+    }
+    return CKKS_OK;
+}
+
+ckks_status node_axis(uint32_t *out, const model_node *node, int64_t axis, uint32_t rank, ckks_error *err) {
+    const int64_t counted = axis < 0 ? axis + rank : axis;
+    if (counted < 0 || counted >= rank)
+        return node_error(node, err, "axis %lld of %u", (long long)axis, rank);
+    *out = (uint32_t)counted;
+    return CKKS_OK;
+}
+
+ckks_status node_axes(bool *is_listed, const model_node *node, const number_list *axes, uint32_t rank,
+                      ckks_error *err) {
+    memset(is_listed, 0, TENSOR_RANK_MAX * sizeof *is_listed);
+    for (uint32_t i = 0; i < axes->count; i++) {
+        uint32_t axis = 0;
+        const ckks_status rc = node_axis(&axis, node, axes->values[i], rank, err);
+        if (rc != CKKS_OK) return rc;
+        if (is_listed[axis]) return node_error(node, err, "axis %u is listed twice", axis);
+        is_listed[axis] = true;
+    }
+    return CKKS_OK;
 }
 
 ckks_status broadcast_shape(int64_t dims[TENSOR_RANK_MAX], uint32_t *rank, const model_node *node,

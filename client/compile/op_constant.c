@@ -1,0 +1,241 @@
+/*
+ * What exporters write around shapes: Shape, Size, ConstantOfShape, Range, comparisons, logic, Where and
+ * rounding. They are computed while the model is read, where they depend on shapes and constants alone; on
+ * encrypted values they are refused.
+ */
+#include "client/compile/operator.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- shapes ---- */
+
+static ckks_status shape_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0];
+    const int64_t rank = x->rank;
+    int64_t start = node_int(e->node, "start", 0), end = node_int(e->node, "end", rank);
+    if (start < 0) start += rank;
+    if (end < 0) end += rank;
+    start = start < 0 ? 0 : start > rank ? rank : start;
+    end = end < start ? start : end > rank ? rank : end;
+    const int64_t dims[1] = {end - start};
+    const ckks_status rc = output_shape(e, 0, dims, 1, err);
+    for (int64_t i = start; rc == CKKS_OK && i < end; i++) e->out[0]->data[i - start] = x->dims[i];
+    e->out[0]->is_integer = true;
+    return rc;
+}
+
+static ckks_status size_evaluate(evaluation *e, ckks_error *err) {
+    const ckks_status rc = output_shape(e, 0, NULL, 0, err);
+    if (rc == CKKS_OK) e->out[0]->data[0] = e->in[0]->count;
+    e->out[0]->is_integer = true;
+    return rc;
+}
+
+/* Of an encrypted value only the shape is read: its symbol is a constant before the walk comes here. */
+static ckks_status never_lowered(lowering *l, const model_node *node, ckks_error *err) {
+    return lower_refuse(l, node, "its input's shape is not known", "export with constant shapes", err);
+}
+
+static ckks_status fill_evaluate(evaluation *e, ckks_error *err) {
+    number_list shape;
+    tensor value = {0};
+    const Onnx__Attribute *a = node_attribute(e->node, "value");
+    ckks_status rc = node_list(&shape, e->node, e->in, 0, "shape", e->memory, err);
+    if (rc == CKKS_OK && a && a->t) rc = tensor_from_message(&value, a->t, e->memory, e->node->label, err);
+    if (rc == CKKS_OK && value.data && value.count != 1)
+        return node_error(e->node, err, "its value has %u numbers", value.count);
+    if (rc == CKKS_OK) rc = output_shape(e, 0, shape.values, shape.count, err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++)
+        e->out[0]->data[i] = value.data ? value.data[0] : 0;
+    e->out[0]->is_integer = value.is_integer;
+    return rc;
+}
+
+static ckks_status range_evaluate(evaluation *e, ckks_error *err) {
+    double v[3];
+    for (int i = 0; i < 3; i++) {
+        if (e->in[i]->count != 1) return node_error(e->node, err, "input %d is not one number", i);
+        v[i] = e->in[i]->data[0];
+    }
+    const double steps = ceil((v[1] - v[0]) / v[2]);
+    if (!(steps <= COMPUTED_MAX)) return node_error(e->node, err, "from %g to %g by %g", v[0], v[1], v[2]);
+    const int64_t dims[1] = {steps > 0 ? (int64_t)steps : 0};
+    const ckks_status rc = output_shape(e, 0, dims, 1, err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++) e->out[0]->data[i] = v[0] + i * v[2];
+    e->out[0]->is_integer = e->in[0]->is_integer;
+    return rc;
+}
+
+/* ---- functions of one or two numbers ---- */
+
+typedef struct constant_function {
+    const char *type;
+    double (*one)(double x);
+    double (*two)(double a, double b);
+} constant_function;
+
+static double is_not(double x) {
+    return x == 0;
+}
+static double sign(double x) {
+    return (x > 0) - (x < 0);
+}
+static double is_equal(double a, double b) {
+    return a == b;
+}
+static double is_greater(double a, double b) {
+    return a > b;
+}
+static double is_greater_or_equal(double a, double b) {
+    return a >= b;
+}
+static double is_less(double a, double b) {
+    return a < b;
+}
+static double is_less_or_equal(double a, double b) {
+    return a <= b;
+}
+static double both(double a, double b) {
+    return a != 0 && b != 0;
+}
+static double either(double a, double b) {
+    return a != 0 || b != 0;
+}
+static double one_of(double a, double b) {
+    return (a != 0) != (b != 0);
+}
+
+/* round is half to even: rint in the default mode */
+static const constant_function functions[] = {
+    {"Not", is_not, NULL},         {"Sign", sign, NULL},
+    {"Floor", floor, NULL},        {"Ceil", ceil, NULL},
+    {"Round", rint, NULL},         {"Equal", NULL, is_equal},
+    {"Greater", NULL, is_greater}, {"GreaterOrEqual", NULL, is_greater_or_equal},
+    {"Less", NULL, is_less},       {"LessOrEqual", NULL, is_less_or_equal},
+    {"And", NULL, both},           {"Or", NULL, either},
+    {"Xor", NULL, one_of}};
+
+static const constant_function *function_of(const model_node *node) {
+    const constant_function *f = functions;
+    while (strcmp(f->type, node->proto->op_type) != 0) f++;
+    return f;
+}
+
+static ckks_status one_evaluate(evaluation *e, ckks_error *err) {
+    const constant_function *f = function_of(e->node);
+    const ckks_status rc = output_like(e, 0, e->in[0], err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++)
+        e->out[0]->data[i] = f->one(e->in[0]->data[i]);
+    e->out[0]->is_integer = e->in[0]->is_integer;
+    return rc;
+}
+
+static ckks_status indices(uint32_t **out, evaluation *e, uint32_t input, ckks_error *err) {
+    *out = arena_take(e->memory, e->out[0]->count, sizeof **out);
+    if (!*out) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for a row");
+    broadcast_index(*out, e->out[0], e->in[input]);
+    return CKKS_OK;
+}
+
+static ckks_status two_evaluate(evaluation *e, ckks_error *err) {
+    const constant_function *f = function_of(e->node);
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t rank, *a, *b;
+    ckks_status rc = broadcast_shape(dims, &rank, e->node, e->in[0], e->in[1], err);
+    if (rc == CKKS_OK) rc = output_shape(e, 0, dims, rank, err);
+    if (rc == CKKS_OK) rc = indices(&a, e, 0, err);
+    if (rc == CKKS_OK) rc = indices(&b, e, 1, err);
+    if (rc != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < e->out[0]->count; i++)
+        e->out[0]->data[i] = f->two(e->in[0]->data[a[i]], e->in[1]->data[b[i]]);
+    e->out[0]->is_integer = true;
+    return CKKS_OK;
+}
+
+static ckks_status where_evaluate(evaluation *e, ckks_error *err) {
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t rank, *index[3];
+    tensor both_shapes;
+    ckks_status rc = broadcast_shape(dims, &rank, e->node, e->in[0], e->in[1], err);
+    if (rc == CKKS_OK) rc = tensor_shape(&both_shapes, dims, rank, e->count_max, e->node->label, err);
+    if (rc == CKKS_OK) rc = broadcast_shape(dims, &rank, e->node, &both_shapes, e->in[2], err);
+    if (rc == CKKS_OK) rc = output_shape(e, 0, dims, rank, err);
+    for (uint32_t k = 0; k < 3 && rc == CKKS_OK; k++) rc = indices(&index[k], e, k, err);
+    if (rc != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < e->out[0]->count; i++) {
+        const uint32_t side = e->in[0]->data[index[0][i]] != 0 ? 1 : 2;
+        e->out[0]->data[i] = e->in[side]->data[index[side][i]];
+    }
+    e->out[0]->is_integer = e->in[1]->is_integer;
+    return CKKS_OK;
+}
+
+/* Where between encrypted values by a constant mask: one entry in each row, of one of two terms. */
+static ckks_status where_lower(lowering *l, const model_node *node, ckks_error *err) {
+    const model_value *v = l->model->values;
+    const tensor *y = &v[node->outputs[0]].sample, *mask = &v[node->inputs[0]].constant;
+    ir_node made = {.kind = IR_LINEAR, .count = y->count};
+    if (!mask->data)
+        return lower_refuse(l, node, "encrypted numbers cannot be compared",
+                            "leave the score as output: the client decides", err);
+    uint32_t *chosen = arena_take(l->memory, y->count, sizeof *chosen);
+    uint32_t *index = arena_take(l->memory, y->count, sizeof *index);
+    made.terms = arena_take(l->memory, 2, sizeof *made.terms);
+    made.bias = arena_take(l->memory, y->count, sizeof *made.bias);
+    if (!chosen || !index || !made.terms || !made.bias)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a choice");
+    broadcast_index(chosen, y, mask);
+    for (uint32_t side = 1; side < 3; side++) {
+        const bool is_encrypted = lower_is_encrypted(l, node, side);
+        const tensor *x = is_encrypted ? &v[node->inputs[side]].sample : &v[node->inputs[side]].constant;
+        sparse *m;
+        uint32_t entry = 0;
+        broadcast_index(index, y, x);
+        const ckks_status rc = sparse_create(&m, l->memory, y->count, x->count, y->count, err);
+        if (rc != CKKS_OK) return rc;
+        for (uint32_t i = 0; i < y->count; i++) {
+            if ((mask->data[chosen[i]] != 0) == (side == 1)) {
+                if (is_encrypted)
+                    m->column[entry] = index[i], m->value[entry++] = 1;
+                else
+                    made.bias[i] = x->data[index[i]];
+            }
+            m->row_start[i + 1] = entry;
+        }
+        if (is_encrypted) made.terms[made.term_count++] = (ir_term){lower_symbol(l, node, side)->node, m};
+    }
+    return lower_append(l, node, &made, err);
+}
+
+static ckks_status compare_lower(lowering *l, const model_node *node, ckks_error *err) {
+    return lower_refuse(l, node, "encrypted numbers cannot be compared or rounded",
+                        "leave the score as output: the client compares", err);
+}
+
+#define CONSTANT(type, inputs, evaluate)                                                                     \
+    { "", type, inputs, inputs, 1, 0, evaluate, compare_lower, OPERATOR_CONSTANT_ONLY }
+
+const operator_row operators_constant[] = {
+    {"", "Shape", 1, 1, 1, OPERATOR_SHAPE_ONLY | OPERATOR_AFTER_SCORES, shape_evaluate, never_lowered,
+     OPERATOR_CONSTANT_ONLY},
+    {"", "Size", 1, 1, 1, OPERATOR_SHAPE_ONLY | OPERATOR_AFTER_SCORES, size_evaluate, never_lowered,
+     OPERATOR_CONSTANT_ONLY},
+    CONSTANT("ConstantOfShape", 1, fill_evaluate),
+    CONSTANT("Range", 3, range_evaluate),
+    CONSTANT("Not", 1, one_evaluate),
+    CONSTANT("Sign", 1, one_evaluate),
+    CONSTANT("Floor", 1, one_evaluate),
+    CONSTANT("Ceil", 1, one_evaluate),
+    CONSTANT("Round", 1, one_evaluate),
+    CONSTANT("Equal", 2, two_evaluate),
+    CONSTANT("Greater", 2, two_evaluate),
+    CONSTANT("GreaterOrEqual", 2, two_evaluate),
+    CONSTANT("Less", 2, two_evaluate),
+    CONSTANT("LessOrEqual", 2, two_evaluate),
+    CONSTANT("And", 2, two_evaluate),
+    CONSTANT("Or", 2, two_evaluate),
+    CONSTANT("Xor", 2, two_evaluate),
+    {"", "Where", 3, 3, 1, 0, where_evaluate, where_lower, "constant condition"},
+    {0},
+};
