@@ -2,21 +2,59 @@
  * Key switching on vector units; template, included once per instruction set. The words of
  * keyswitch_scalar.c.
  *
- * Between an inverse transform and the conversion, residues are centred whole numbers in doubles: what the
- * conversion is defined on, so its correction costs nothing, and a conversion from one prime alone is no work
- * at all: the forward transform loads the source's residues as they are. The division by P rides on the
- * forward transform's store.
+ * Between an inverse transform and the conversion, residues are centred whole numbers in doubles (AVX2) or
+ * centred and shifted integers (AVX-512): what the conversion is defined on, so its correction costs nothing,
+ * and a conversion from one prime alone is no work at all: the forward transform loads the source's residues
+ * as they are. With AVX-512 it also does the conversion as it loads. The division by P rides on the forward
+ * transform's store.
  */
 #include "kernels/cpu/ntt_vector.h"
 #include "kernels/cpu/pair_lanes.h"
 
 /* ---- base conversion ---- */
 
-/* inverse transform times (D/s)^-1, centred */
-static void source_limb(double *y, const uint64_t *x, const base_conversion *conversion, uint32_t source,
+#if LANES == 8
+
+/* a residue between inverse transform and conversion: shifted, see ntt_vector.h */
+typedef uint64_t source_word;
+
+/* inverse transform times (D/s)^-1 */
+static void source_limb(source_word *y, const uint64_t *x, const base_conversion *conversion, uint32_t source,
                         const ckks_context *context) {
-    ISA(vector_inverse_f64)
-    (y, x, conversion->hat_inverse[source], context_ntt(context, conversion->source[source]));
+    vector_inverse_shifted_avx512(y, x, conversion->hat_inverse[source],
+                                  context_ntt(context, conversion->source[source]));
+}
+
+/* The conversion of the sources y[source_count][N] to one prime, transformed, to out[N]. What the shifts of
+ * the sources add up to is taken off at the start. */
+static void convert_limb(uint64_t *out, const source_word *y, const base_conversion *conversion,
+                         const ckks_context *context, uint32_t prime_index, const forward_store *store) {
+    const ntt_table *ntt = context_ntt(context, prime_index);
+    const modulus *m = &ntt->m;
+    const uint32_t count = conversion->source_count, stride = params_prime_count(context_params(context));
+    forward_source from = {.words = y, .stride = (size_t)1 << ntt->log_n, .count = count};
+    uint64_t shifts = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t s = context_ntt(context, conversion->source[i])->m.value;
+        from.words_below = s;
+        from.factor[i] = conversion->hat[(size_t)i * stride + prime_index];
+        from.quotient[i] = mod_shoup_fast(from.factor[i], m);
+        shifts = mod_add(shifts, mod_mul(mod_reduce128(s >> 1, m), from.factor[i], m), m->value);
+    }
+    from.start = mod_negate(shifts, m->value);
+    vector_forward_source_avx512(out, &from, ntt, store);
+}
+
+#else
+
+/* a residue between inverse transform and conversion: centred */
+typedef double source_word;
+
+/* inverse transform times (D/s)^-1, centred */
+static void source_limb(source_word *y, const uint64_t *x, const base_conversion *conversion, uint32_t source,
+                        const ckks_context *context) {
+    vector_inverse_f64_avx2(y, x, conversion->hat_inverse[source],
+                            context_ntt(context, conversion->source[source]));
 }
 
 #define FEW_SOURCES 3u
@@ -57,7 +95,7 @@ static void convert_limb(uint64_t *out, const double *y, const base_conversion *
     const size_t n = (size_t)1 << ntt->log_n;
     if (count == 1) { /* D/s = 1 */
         const double source = (double)context_ntt(context, conversion->source[0])->m.value;
-        ISA(vector_forward_f64)(out, y, 0.5 * source / (double)m->value, ntt, store);
+        vector_forward_f64_avx2(out, y, 0.5 * source / (double)m->value, ntt, store);
         return;
     }
     const lanes_prime p = lanes_prime_of(m);
@@ -73,8 +111,10 @@ static void convert_limb(uint64_t *out, const double *y, const base_conversion *
         const lanes_constant carry = lanes_constant_residue(mod_reduce128((uint128)1 << 50, m), m, &p);
         convert_many(to, y, hat, count, n, &carry, &p);
     }
-    ISA(vector_forward_f64)(out, to, count <= FEW_SOURCES ? 0.55 * count : 0.501, ntt, store);
+    vector_forward_f64_avx2(out, to, count <= FEW_SOURCES ? 0.55 * count : 0.501, ntt, store);
 }
+
+#endif
 
 void ISA(cpu_mod_up)(const void *arguments) {
     const kernel_mod_up_args *args = arguments;
@@ -84,7 +124,7 @@ void ISA(cpu_mod_up)(const void *arguments) {
     const uint32_t digit_size = params->digit_size, digits = params_digit_count(params, level);
     const uint32_t limbs_out = limbs + params->p_count;
     const size_t a_batch = (size_t)args->a_batch_stride * n;
-    double *scratch = (double *)(void *)args->scratch;
+    source_word *scratch = (source_word *)(void *)args->scratch;
 
 #pragma omp parallel for collapse(2)                                                                         \
     schedule(dynamic) if ((size_t)args->batch_count * limbs * n >= TEAM_WORDS_HEAVY)
@@ -280,7 +320,7 @@ static void down_source(const down_shape *shape, uint32_t batch, uint32_t compon
         add_permuted(y, a, add, shape, prime);
         a = y;
     }
-    source_limb((double *)(void *)y, a, shape->conversion, source, shape->context);
+    source_limb((source_word *)(void *)y, a, shape->conversion, source, shape->context);
 }
 
 static void down_limb(const down_shape *shape, uint32_t batch, uint32_t component, uint32_t limb) {
@@ -297,7 +337,7 @@ static void down_limb(const down_shape *shape, uint32_t batch, uint32_t componen
         a = sum;
     }
     const forward_store store = {a, conversion->product_inverse[limb]};
-    convert_limb(out, (const double *)(const void *)scratch, conversion, shape->context, limb, &store);
+    convert_limb(out, (const source_word *)(const void *)scratch, conversion, shape->context, limb, &store);
 }
 
 void ISA(cpu_mod_down)(const void *arguments) {
@@ -336,7 +376,7 @@ void ISA(cpu_rescale)(const void *arguments) {
     const uint32_t n = params_n(context_params(context));
     const uint32_t level = args->a.basis.q_count - 1, components = args->a.component_count;
     const base_conversion *conversion = context_rescale(context, level);
-    double *scratch = (double *)(void *)args->scratch;
+    source_word *scratch = (source_word *)(void *)args->scratch;
 #pragma omp parallel for schedule(dynamic) if ((size_t)components * n >= TEAM_WORDS_HEAVY)
     for (uint32_t c = 0; c < components; c++)
         source_limb(scratch + (size_t)c * n, poly_limb(&args->a, c, level, n), conversion, 0, context);

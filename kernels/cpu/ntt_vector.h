@@ -1,6 +1,6 @@
 /*
- * Transforms of one limb on vector units: what other vector kernels use of ntt_lanes.h, for both instruction
- * sets.
+ * Transforms of one limb on vector units: what other vector kernels use of ntt_avx2.c (whole numbers in
+ * doubles) and ntt_avx512.c (integers).
  */
 #ifndef CKKS_CPU_NTT_VECTOR_H
 #define CKKS_CPU_NTT_VECTOR_H
@@ -26,11 +26,31 @@ void vector_inverse_avx2(uint64_t *out, const uint64_t *in, const ntt_table *tab
 /* inverse transform times `factor` (canonical) as centred residues in doubles. out may be in. */
 void vector_inverse_f64_avx2(double *out, const uint64_t *in, uint64_t factor, const ntt_table *table);
 
+/*
+ * AVX-512 transforms on integers. Between an inverse transform and a base conversion stand *shifted*
+ * residues: x of a source prime s as (x + (s-1)/2) mod s, which is the centred residue plus (s-1)/2: what a
+ * conversion is defined on, without its sign.
+ */
+#define FORWARD_SOURCES_MAX (CKKS_DIGIT_SIZE_MAX + 2u)
+
+/* What a forward transform starts from, modulo its prime q: start + sum of words[k][N] * factor[k]. */
+typedef struct forward_source {
+    const uint64_t *words;
+    size_t stride;        /* words from one source to the next */
+    uint32_t count;       /* 0: canonical words themselves; 1: words + start, no factor */
+    uint64_t words_below; /* count 1: bound of the words, at most 2^50 */
+    uint64_t start;       /* canonical */
+    uint64_t factor[FORWARD_SOURCES_MAX], quotient[FORWARD_SOURCES_MAX]; /* canonical; mod_shoup of it */
+} forward_source;
+
 void vector_forward_avx512(uint64_t *out, const uint64_t *in, const ntt_table *table,
                            const forward_store *store);
-void vector_forward_f64_avx512(uint64_t *out, const double *in, double reach, const ntt_table *table,
-                               const forward_store *store);
+/* out may not be a source */
+void vector_forward_source_avx512(uint64_t *out, const forward_source *from, const ntt_table *table,
+                                  const forward_store *store);
 void vector_inverse_avx512(uint64_t *out, const uint64_t *in, const ntt_table *table);
-void vector_inverse_f64_avx512(double *out, const uint64_t *in, uint64_t factor, const ntt_table *table);
+/* inverse transform times `factor` (canonical), shifted. out may be in. */
+void vector_inverse_shifted_avx512(uint64_t *out, const uint64_t *in, uint64_t factor,
+                                   const ntt_table *table);
 
 #endif
