@@ -8,7 +8,6 @@
 #include "client/compile/lower.h"
 
 #define POLYNOMIAL_DEGREE_MAX 127u
-#define LEVELS_MAX            16u
 
 /* Preprocessed calibration rows, [row_count][column_count]. */
 typedef struct calibration {

@@ -11,6 +11,7 @@
 #include "client/compile/report.h"
 #include "kernels/base/hash.h"
 #include "proto/package.h"
+#include "proto/packing.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -27,6 +28,9 @@
 /* elements and scores beyond this size are scaled by powers of two */
 #define INPUT_SIZE_MAX 16.0
 #define SCORE_SIZE_MAX 64.0
+
+/* where looking for fewer keys ends: a key costs as much as so many hoisted rotations */
+#define KEY_COST_MAX 1000.0
 
 #define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to compile")
 
@@ -249,13 +253,6 @@ static void compare_labels(compilation *c) {
 
 /* ---- back half: parameters, program, proof ---- */
 
-static uint32_t slots_needed(const ir_graph *g) {
-    uint32_t most = 1;
-    for (uint32_t i = 0; i < g->count; i++)
-        while (g->nodes[i].use_count && most < g->nodes[i].count) most *= 2;
-    return most;
-}
-
 /* the seed is public and the same for the same file and name, so that compiling twice gives the same package
  */
 static void choose_self_test_seed(compilation *c) {
@@ -266,13 +263,41 @@ static void choose_self_test_seed(compilation *c) {
     sha256(c->program.plan.self_test_seed, text, sizeof text);
 }
 
+static ckks_status count_key_bytes(uint64_t *bytes, const plan *p, ckks_error *err) {
+    key_requirement *keys;
+    uint32_t count;
+    ckks_status rc = plan_key_requirements(p, &keys, &count, err);
+    if (rc != CKKS_OK) return rc;
+    if (!packing_key_set_bytes(bytes, p->params, keys, count)) *bytes = UINT64_MAX;
+    free(keys);
+    return CKKS_OK;
+}
+
+/* under a budget for keys, steps that have none become dearer until few enough are left */
+static ckks_status emit_program(compilation *c, ckks_error *err) {
+    emit_options options = {0};
+    uint64_t bytes = 0, least = UINT64_MAX;
+    for (;;) {
+        ckks_status rc = program_emit(&c->program, &c->graph, &c->choice, &options, &c->memory, err);
+        if (rc != CKKS_OK || !c->options.key_budget_bytes) return rc;
+        if ((rc = count_key_bytes(&bytes, &c->program.plan, err)) != CKKS_OK) return rc;
+        if (bytes <= c->options.key_budget_bytes) return CKKS_OK;
+        if (bytes < least) least = bytes;
+        options.key_cost = options.key_cost > 0 ? 3 * options.key_cost : 1;
+        if (options.key_cost > KEY_COST_MAX)
+            return ckks_error_set(err, CKKS_PRECISION, "key_budget", "keys take at least %.1f MiB at 2^%u",
+                                  (double)least / (1 << 20), c->choice.params.log_n);
+    }
+}
+
 /* CKKS_PRECISION: these parameters do not keep the promise, the next may */
 static ckks_status try_parameters(compilation *c, ckks_error *err) {
     const double allowed = PROMISE_SHARE * score_range(c) / c->score_scale;
     const workload_progress report = {c->options.progress, c->options.progress_context};
     const prove_rows rows = {
         c->rows, c->scores, c->data.row_count, c->data.column_count, c->score_count, c->options.check_rows};
-    ckks_status rc = program_emit(&c->program, &c->graph, &c->choice, NULL, &c->memory, err);
+    progress(c, "lay out", 0, 1);
+    ckks_status rc = emit_program(c, err);
     if (rc != CKKS_OK) return rc;
     c->program.plan.is_insecure = c->options.allow_insecure && params_security_bits(&c->choice.params) == 0;
     choose_self_test_seed(c);
@@ -288,25 +313,80 @@ static ckks_status try_parameters(compilation *c, ckks_error *err) {
                           c->promised_error * c->score_scale, allowed * c->score_scale);
 }
 
+/* which layers take the levels, for those who must make their model flatter */
+static ckks_status refuse_depth(const compilation *c, uint32_t depth, ckks_error *err) {
+    const ir_node *worst = NULL;
+    uint32_t worst_depth = 0, polynomials = 0, others = 0;
+    for (uint32_t i = 0; i < c->graph.count; i++) {
+        const ir_node *n = &c->graph.nodes[i];
+        if (!n->use_count || n->kind == IR_INPUT) continue;
+        const uint32_t levels = ir_node_depth(n);
+        if (n->kind == IR_POLYNOMIAL) polynomials += levels;
+        if (n->kind != IR_POLYNOMIAL) others++;
+        if (levels >= worst_depth) worst_depth = levels, worst = n;
+    }
+    const uint32_t available = parameter_depth_max(c->options.security_bits);
+    if (!worst || worst->kind != IR_POLYNOMIAL)
+        return ckks_error_set(err, CKKS_UNSUPPORTED, "depth",
+                              "the model needs %u levels, %u are available at %u bits of security without "
+                              "bootstrapping: %u layers and products, one level each",
+                              depth, available, c->options.security_bits, others);
+    return ckks_error_set(err, CKKS_UNSUPPORTED, "depth",
+                          "the model needs %u levels, %u are available at %u bits of security without "
+                          "bootstrapping; activations take %u of them, most '%.40s' (%s of degree %u, %u "
+                          "levels): square instead, or allow a larger --target-error",
+                          depth, available, c->options.security_bits, polynomials, worst->source,
+                          ir_function_name(worst->function), worst->degree, worst_depth);
+}
+
+typedef struct parameter_rank {
+    uint32_t row; /* of the menu */
+    double cost;
+} parameter_rank;
+
+/* rows of the menu that serve, cheapest program first */
+static ckks_status rank_parameters(parameter_rank ranks[PARAMETER_ROWS_MAX], uint32_t *count, compilation *c,
+                                   const parameter_wish *wish, ckks_error *err) {
+    *count = 0;
+    for (uint32_t row = 0; *count < PARAMETER_ROWS_MAX; row++) {
+        ckks_error local = {0};
+        double cost = 0;
+        ckks_status rc = parameter_choose(&c->choice, &row, wish, *count ? &local : err);
+        if (rc != CKKS_OK) return *count ? CKKS_OK : rc;
+        rc = program_cost(&cost, &c->graph, &c->choice, err);
+        if (rc == CKKS_TOO_LARGE) continue;
+        if (rc != CKKS_OK) return rc;
+        uint32_t at = (*count)++;
+        for (; at && ranks[at - 1].cost > cost; at--) ranks[at] = ranks[at - 1];
+        ranks[at] = (parameter_rank){row, cost};
+        if (wish->log_n) break; /* every later row differs in its chain only */
+    }
+    return CKKS_OK;
+}
+
 static ckks_status find_program(compilation *c, ckks_error *err) {
     uint32_t *levels = arena_take(&c->memory, c->graph.count, sizeof *levels);
+    parameter_rank ranks[PARAMETER_ROWS_MAX];
+    uint32_t count;
     ckks_error last = {0};
     if (!levels) return NO_MEMORY(err);
     const parameter_wish wish = {.depth = graph_levels(levels, &c->graph),
-                                 .slot_count = slots_needed(&c->graph),
+                                 .slot_count = 1,
                                  .security_bits = c->options.security_bits,
                                  .log_n = c->options.log_n,
                                  .allow_insecure = c->options.allow_insecure};
-    for (uint32_t row = 0;; row++) {
-        ckks_error local = {0};
-        ckks_status rc = parameter_choose(&c->choice, &row, &wish, &local);
-        if (rc == CKKS_NOT_FOUND && last.code)
-            return ckks_error_set(err, last.code, last.field, "%s", last.message);
-        if (rc == CKKS_OK) rc = try_parameters(c, &local);
+    ckks_status rc = rank_parameters(ranks, &count, c, &wish, &last);
+    if (rc == CKKS_NOT_FOUND && !wish.log_n) return refuse_depth(c, wish.depth, err);
+    for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
+        uint32_t row = ranks[i].row;
+        if ((rc = parameter_choose(&c->choice, &row, &wish, &last)) != CKKS_OK) break;
+        last = (ckks_error){0};
+        rc = try_parameters(c, &last);
         if (rc == CKKS_OK) return CKKS_OK;
-        if (rc != CKKS_PRECISION) return ckks_error_set(err, rc, local.field, "%s", local.message);
-        last = local;
+        if (rc != CKKS_PRECISION) break;
+        if (i + 1 < count) rc = CKKS_OK;
     }
+    return ckks_error_set(err, rc == CKKS_OK ? CKKS_TOO_LARGE : rc, last.field, "%s", last.message);
 }
 
 /* ---- the package ---- */

@@ -69,7 +69,8 @@ typedef struct compile_options {
                                cause; default 0.01 */
     double range_margin;    /* how much wider than the calibration rows show polynomials must hold, as a share
                                of the range; default 0.25 */
-    uint32_t check_rows;    /* calibration rows to run encrypted before the package is written; default 8 */
+    uint64_t key_budget_bytes; /* evaluation keys, as they travel, take at most so much; 0: no limit */
+    uint32_t check_rows; /* calibration rows to run encrypted before the package is written; default 8 */
     void (*progress)(void *context, const char *stage, uint64_t done, uint64_t total); /* may be NULL */
     void *progress_context;
 } compile_options;

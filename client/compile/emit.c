@@ -433,7 +433,7 @@ static ckks_status emit_node(emission *e, uint32_t number, ckks_error *err) {
                            .level_out = e->levels[number],
                            .blocks = e->maps[number].block_count,
                            .period = e->maps[number].period};
-    row->level_in = row->level_out + (n->kind == IR_POLYNOMIAL ? chebyshev_depth(n->degree) : 1);
+    row->level_in = row->level_out + ir_node_depth(n);
     rc = n->kind == IR_LINEAR    ? emit_linear(e, number, row, err)
          : n->kind == IR_PRODUCT ? emit_product(e, number, row, err)
                                  : emit_polynomial(e, number, row, err);
@@ -442,6 +442,23 @@ static ckks_status emit_node(emission *e, uint32_t number, ckks_error *err) {
     e->out->rotation_count += row->babies + row->giants + row->folds;
     e->out->layer_count++;
     return CKKS_OK;
+}
+
+ckks_status program_cost(double *cost, const ir_graph *g, const parameter_choice *choice, ckks_error *err) {
+    arena scratch = {0};
+    layout_rotations rotations = {.capacity = params_slot_count_max(&choice->params),
+                                  .key_cost = LAYOUT_KEY_COST};
+    uint32_t *levels = arena_take(&scratch, g->count, sizeof *levels);
+    slot_map *maps = arena_take(&scratch, g->count, sizeof *maps);
+    rotations.is_used = arena_take(&scratch, rotations.capacity, 1);
+    ckks_status rc = levels && maps && rotations.is_used ? CKKS_OK : NO_MEMORY(err);
+    if (rc == CKKS_OK) {
+        graph_levels(levels, g);
+        rc = layout_search(maps, cost, g, levels, rotations.capacity, &rotations, &scratch, err);
+    }
+    *cost *= (double)params_n(&choice->params) * choice->params.log_n;
+    arena_fini(&scratch);
+    return rc;
 }
 
 ckks_status program_emit(emitted_program *out, const ir_graph *g, const parameter_choice *choice,

@@ -42,6 +42,10 @@ typedef struct emit_options {
     double key_cost; /* of a rotation that needs a key of its own, in hoisted rotations */
 } emit_options;
 
+/* program_cost measures what the program would cost with these parameters, to compare sets: nothing is
+ * emitted. CKKS_TOO_LARGE if a value would need too many ciphertexts. */
+ckks_status program_cost(double *cost, const ir_graph *g, const parameter_choice *choice, ckks_error *err);
+
 /* program_emit: choice->params must have graph_levels' depth and slots; it must outlive the plan.
  * CKKS_PRECISION naming the node whose observed values are too large for the headroom. */
 ckks_status program_emit(emitted_program *out, const ir_graph *g, const parameter_choice *choice,

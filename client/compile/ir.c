@@ -1,5 +1,7 @@
 #include "client/compile/ir.h"
 
+#include "kernels/evaluator/chebyshev.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -34,6 +36,10 @@ ckks_status ir_linear(uint32_t *out, ir_graph *g, uint32_t from, const sparse *m
     node.terms[0] = (ir_term){from, matrix};
     if (bias) memcpy(node.bias, bias, node.count * sizeof *bias);
     return ir_append(out, g, &node, err);
+}
+
+uint32_t ir_node_depth(const ir_node *node) {
+    return node->kind == IR_POLYNOMIAL ? chebyshev_depth(node->degree) : node->kind != IR_INPUT;
 }
 
 void ir_count_uses(ir_graph *g) {

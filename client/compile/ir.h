@@ -93,6 +93,8 @@ static inline void ir_copy_shape(ir_node *to, const ir_node *from) {
     to->rank = from->rank;
     for (uint32_t i = 0; i < from->rank; i++) to->dims[i] = from->dims[i];
 }
+/* ir_node_depth: levels that the node itself takes; 0 for the input. */
+uint32_t ir_node_depth(const ir_node *node);
 /* ir_count_uses marks what the output needs. */
 void ir_count_uses(ir_graph *g);
 

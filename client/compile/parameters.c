@@ -11,9 +11,11 @@ typedef struct menu_row {
 
 static const menu_row menu[] = {
     {12, 38, 28, 1, 38, 1, 1},  {13, 40, 30, 4, 50, 1, 1},  {14, 50, 40, 7, 50, 2, 2},
-    {14, 50, 40, 8, 50, 1, 1},  {15, 50, 40, 16, 50, 3, 3}, {16, 50, 40, 16, 50, 3, 3},
-    {17, 50, 40, 16, 50, 3, 3},
+    {14, 50, 40, 8, 50, 1, 1},  {15, 50, 40, 16, 50, 3, 3}, {15, 45, 35, 21, 44, 2, 2},
+    {16, 50, 40, 16, 50, 3, 3}, {16, 50, 40, 34, 50, 6, 6}, {17, 50, 40, 16, 50, 3, 3},
 };
+
+_Static_assert(sizeof menu / sizeof *menu <= PARAMETER_ROWS_MAX, "the menu is short");
 
 static ckks_status generate(parameter_choice *out, const menu_row *row, uint32_t log_n, uint32_t depth,
                             ckks_error *err) {
@@ -41,4 +43,18 @@ ckks_status parameter_choose(parameter_choice *out, uint32_t *row, const paramet
     if (gate.code) return ckks_error_set(err, gate.code, gate.field, "%s", gate.message);
     return ckks_error_set(err, CKKS_NOT_FOUND, "parameters", "no parameter set has %u levels and %u slots%s",
                           wish->depth, wish->slot_count, wish->log_n ? " at the ring degree asked for" : "");
+}
+
+uint32_t parameter_depth_max(uint32_t security_bits) {
+    uint32_t deepest = 0;
+    for (uint32_t i = 0; i < sizeof menu / sizeof *menu; i++) {
+        parameter_choice choice;
+        ckks_error local = {0};
+        uint32_t depth = menu[i].depth_max;
+        while (depth > deepest && (generate(&choice, &menu[i], menu[i].log_n, depth, &local) != CKKS_OK ||
+                                   params_gate(&choice.params, security_bits, &local) != CKKS_OK))
+            depth--;
+        if (depth > deepest) deepest = depth;
+    }
+    return deepest;
 }

@@ -9,6 +9,9 @@
 /* q0 is this many bits above the scale: values up to half of 2^10 in size survive decryption. */
 #define HEADROOM_BITS 10u
 
+/* rows of the menu, at most */
+#define PARAMETER_ROWS_MAX 16u
+
 typedef struct parameter_choice {
     ckks_params params;
     double scale; /* nominal, a power of two */
@@ -27,5 +30,8 @@ typedef struct parameter_wish {
  * CKKS_INSECURE_PARAMETERS when only the security gate is in the way. */
 ckks_status parameter_choose(parameter_choice *out, uint32_t *row, const parameter_wish *wish,
                              ckks_error *err);
+
+/* parameter_depth_max: the most levels that any set of the menu has at that security. */
+uint32_t parameter_depth_max(uint32_t security_bits);
 
 #endif

@@ -20,7 +20,8 @@ enum {
     OPTION_LOG_N,
     OPTION_TARGET_ERROR,
     OPTION_RANGE_MARGIN,
-    OPTION_CHECK_ROWS
+    OPTION_CHECK_ROWS,
+    OPTION_KEY_BUDGET
 };
 static const struct argp_option options[] = {
     {"calibration", OPTION_CALIBRATION, "FILE", 0, "rows that show the ranges of inputs: CSV, .npy or IDX",
@@ -38,6 +39,8 @@ static const struct argp_option options[] = {
      "how much wider than the rows show inputs may be (default 0.25)", 0},
     {"check-rows", OPTION_CHECK_ROWS, "N", 0,
      "rows to run encrypted before the package is written (default 8)", 0},
+    {"key-budget", OPTION_KEY_BUDGET, "MIB", 0,
+     "let the clients' evaluation keys take at most so many MiB, for slower rotations", 0},
     {0}};
 
 static double real(struct argp_state *state, const char *text, double max, const char *name) {
@@ -89,6 +92,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case OPTION_CHECK_ROWS:
         a->options.check_rows = integer(state, argument, 1, 100000, "check-rows");
+        return 0;
+    case OPTION_KEY_BUDGET:
+        a->options.key_budget_bytes = (uint64_t)(real(state, argument, 1e6, "key-budget") * (1 << 20));
         return 0;
     case ARGP_KEY_ARG:
         if (a->options.onnx_path) argp_usage(state);

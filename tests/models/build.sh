@@ -29,8 +29,10 @@ export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 "$python" "$here/reference.py" # tests/data/onnx
 "$python" "$here/breast_cancer.py"
 "$python" "$here/credit_g.py" "$arff"
+"$python" "$here/retrieval.py"
 if [ -n "${MNIST_DIR:-}" ]; then
     "$python" "$here/mnist.py" "$MNIST_DIR"
+    "$python" "$here/image_networks.py" "$MNIST_DIR"
 else
-    echo "mnist: MNIST_DIR is not set, the committed model is kept"
+    echo "mnist, lola, lenet: MNIST_DIR is not set, the committed models are kept"
 fi
