@@ -285,7 +285,7 @@ static ckks_status emit_program(compilation *c, ckks_error *err) {
         if (bytes < least) least = bytes;
         options.key_cost = options.key_cost > 0 ? 3 * options.key_cost : 1;
         if (options.key_cost > KEY_COST_MAX)
-            return ckks_error_set(err, CKKS_PRECISION, "key_budget", "keys take at least %.1f MiB at 2^%u",
+            return ckks_error_set(err, CKKS_TOO_LARGE, "key_budget", "keys take at least %.1f MiB at 2^%u",
                                   (double)least / (1 << 20), c->choice.params.log_n);
     }
 }
@@ -379,14 +379,16 @@ static ckks_status find_program(compilation *c, ckks_error *err) {
     if (rc == CKKS_NOT_FOUND && !wish.log_n) return refuse_depth(c, wish.depth, err);
     for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
         uint32_t row = ranks[i].row;
-        if ((rc = parameter_choose(&c->choice, &row, &wish, &last)) != CKKS_OK) break;
-        last = (ckks_error){0};
-        rc = try_parameters(c, &last);
+        ckks_error local = {0};
+        rc = parameter_choose(&c->choice, &row, &wish, &local);
+        if (rc == CKKS_OK) rc = try_parameters(c, &local);
         if (rc == CKKS_OK) return CKKS_OK;
-        if (rc != CKKS_PRECISION) break;
-        if (i + 1 < count) rc = CKKS_OK;
+        if (!last.code || rc != CKKS_TOO_LARGE) last = local;
+        if (rc != CKKS_PRECISION && rc != CKKS_TOO_LARGE) break;
+        rc = CKKS_OK;
     }
-    return ckks_error_set(err, rc == CKKS_OK ? CKKS_TOO_LARGE : rc, last.field, "%s", last.message);
+    if (!last.code) return ckks_error_set(err, CKKS_TOO_LARGE, "slots", "a layer needs too many ciphertexts");
+    return ckks_error_set(err, last.code, last.field, "%s", last.message);
 }
 
 /* ---- the package ---- */
