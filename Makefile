@@ -48,7 +48,7 @@ endif
 # generated code is exempt from our warnings
 CFLAGS_GEN = $(CFLAGS_ALL) -Wno-error -w
 
-LIBS_KERNELS := -lsodium -lcrypto -lm
+LIBS_KERNELS := -lsodium -lcrypto -lm -ldl
 LIBS_PROTO := -lprotobuf-c
 LIBS_CLIENT := -lnng -lz
 LIBS_DAEMON = -lnng -luv -lmicrohttpd -lsqlite3 -linih $(if $(HAVE_SYSTEMD),-lsystemd)

@@ -4,6 +4,7 @@
 
 #include "daemon/metrics.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -28,6 +29,92 @@ void fault_replay(device *dev) {
 
 void fault_replay_end(device *dev) {
     if (setting("CKKSD_TEST_FAIL_REPLAY") > 0) device_fault_set(dev, 0, false);
+}
+
+/* ---- a made-up card ---- */
+
+static uint32_t reads;
+
+static int card_nothing(void) {
+    return 0;
+}
+static const char *card_error(int status) {
+    return status ? "made up" : "";
+}
+static int card_text(char *text, unsigned size, const char *value) {
+    return snprintf(text, size, "%s", value) < 0;
+}
+static int card_driver(char *text, unsigned size) {
+    return card_text(text, size, "1.2.3");
+}
+static int card_count(unsigned *out) {
+    *out = 1;
+    return 0;
+}
+static int card_by_uuid(const char *uuid, health_card **out) {
+    (void)uuid;
+    *out = (health_card *)&reads;
+    return 0;
+}
+static int card_by_index(unsigned index, health_card **out) {
+    *out = (health_card *)&reads;
+    return index != 0;
+}
+static int card_name(health_card *card, char *text, unsigned size) {
+    (void)card;
+    return card_text(text, size, "Made-up \"Card\"");
+}
+static int card_capability(health_card *card, int *major, int *minor) {
+    (void)card;
+    *major = 9, *minor = 0;
+    return 0;
+}
+static bool card_is_hot(void) {
+    return reads >= 3 && reads < 6;
+}
+static int card_temperature(health_card *card, int sensor, unsigned *out) {
+    (void)card, (void)sensor;
+    reads++; /* once each reading */
+    *out = card_is_hot() ? 91 : 40;
+    return 0;
+}
+static int card_power(health_card *card, unsigned *mw) {
+    (void)card;
+    *mw = 123456;
+    return 0;
+}
+static int card_utilisation(health_card *card, health_utilisation *out) {
+    (void)card;
+    *out = (health_utilisation){75, 25};
+    return 0;
+}
+static int card_memory(health_card *card, health_memory *out) {
+    (void)card;
+    *out = (health_memory){4096, 1024, 3072};
+    return 0;
+}
+static int card_ecc(health_card *card, int type, int counter, unsigned long long *out) {
+    (void)card, (void)counter;
+    *out = type ? (reads >= 3 ? 2 : 0) : 7;
+    return 0;
+}
+static int card_clock(health_card *card, int type, unsigned *mhz) {
+    (void)card, (void)type, (void)mhz;
+    return 3; /* this one does not say */
+}
+static int card_throttle(health_card *card, unsigned long long *bits) {
+    (void)card;
+    *bits = card_is_hot() ? 0x44 : 0x4;
+    return 0;
+}
+
+const health_driver *fault_health_driver(void) {
+    static const health_driver driver = {
+        card_nothing,     card_nothing, card_error,      card_driver,      card_count,    card_by_uuid,
+        card_by_index,    card_name,    card_capability, card_temperature, card_power,    card_power,
+        card_utilisation, card_memory,  card_ecc,        card_clock,       card_throttle,
+    };
+    return setting("CKKSD_TEST_GPU_HEALTH") > 0 ? &driver : NULL;
 }
 
 #else

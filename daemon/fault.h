@@ -4,18 +4,25 @@
  *
  *   CKKSD_TEST_HANG_SLOT=INDEX     that slot's thread hangs once the server was ready
  *   CKKSD_TEST_FAIL_REPLAY=N       the N-th inference of the process meets a device error
+ *   CKKSD_TEST_LOSE_REPLAY=N       the N-th inference of the process loses the device for good
  *   CKKSD_TEST_SLOW_MS=MS          every inference takes that much longer
+ *   CKKSD_TEST_GPU_HEALTH=1        a made-up card is watched: it gets hot and cools down again
  */
 #ifndef CKKSD_FAULT_H
 #define CKKSD_FAULT_H
 
 #include "kernels/device.h"
+#include "kernels/device_health.h"
 
 #ifdef CKKS_FAULT_INJECTION
 void fault_hang(uint32_t slot_index);
 void fault_replay(device *dev);
 void fault_replay_end(device *dev);
+/* fault_health_driver: the made-up card's, or NULL */
+const health_driver *fault_health_driver(void);
+#define HEALTH_INTERVAL_NS (100 * NS_PER_MS)
 #else
+#define HEALTH_INTERVAL_NS (5 * NS_PER_S)
 static inline void fault_hang(uint32_t slot_index) {
     (void)slot_index;
 }
@@ -24,6 +31,9 @@ static inline void fault_replay(device *dev) {
 }
 static inline void fault_replay_end(device *dev) {
     (void)dev;
+}
+static inline const health_driver *fault_health_driver(void) {
+    return NULL;
 }
 #endif
 

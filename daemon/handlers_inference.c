@@ -64,6 +64,7 @@ static void on_server_metadata(Ckksd__V1__Inference_Service *service, const Ckks
     reply.limits = &limits;
     reply.endpoints = list, reply.n_endpoints = list_endpoints(s, items, list);
     reply.extensions = extensions, reply.n_extensions = sizeof extensions / sizeof extensions[0];
+    reply.device = (char *)(uintptr_t)device_describe(s->device);
     reply.models = models;
     LIST_EACH(link, &s->models.all) {
         const model *m = LIST_ENTRY(link, model, link);

@@ -1,6 +1,7 @@
 #include "daemon/metrics.h"
 
 #include "daemon/clock.h"
+#include "kernels/device_health.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,6 +171,54 @@ static void print_memory(FILE *out) {
     one(out, "resident_memory_bytes", "gauge", "Resident memory of the process.", resident_bytes());
 }
 
+static void real(FILE *out, const char *name, const char *help, double value) {
+    head(out, name, "gauge", help);
+    fprintf(out, "ckksd_%s %g\n", name, value);
+}
+
+static void print_gpu(FILE *out) {
+    const metrics_gpu *g = &daemon_metrics.gpu;
+    const uint32_t known = atomic_load(&g->known);
+    if (!known) return;
+    head(out, "gpu_info", "gauge", "The card in use.");
+    fprintf(out, "ckksd_gpu_info{name=\"%s\",id=\"%s\",driver=\"%s\"} 1\n", g->name, g->id, g->driver);
+    if (known & HEALTH_TEMPERATURE)
+        one(out, "gpu_temperature_celsius", "gauge", "Temperature of the card.", load(&g->temperature_c));
+    if (known & HEALTH_POWER)
+        real(out, "gpu_power_watts", "Power that the card draws.", (double)load(&g->power_mw) * 1e-3);
+    if (known & HEALTH_POWER_LIMIT)
+        real(out, "gpu_power_limit_watts", "Power that it may draw.",
+             (double)load(&g->power_limit_mw) * 1e-3);
+    if (known & HEALTH_UTILISATION) {
+        real(out, "gpu_utilization_ratio", "Share of the last moment in which a kernel ran.",
+             (double)load(&g->utilisation_percent) * 1e-2);
+        real(out, "gpu_memory_utilization_ratio",
+             "Share of it in which the card's memory was read or written.",
+             (double)load(&g->memory_utilisation_percent) * 1e-2);
+    }
+    if (known & HEALTH_CLOCK)
+        one(out, "gpu_clock_megahertz", "gauge", "Clock of the multiprocessors.", load(&g->clock_mhz));
+    if (known & HEALTH_MEMORY) {
+        one(out, "gpu_memory_used_bytes", "gauge", "The card's memory in use, by all processes.",
+            load(&g->memory_used));
+        one(out, "gpu_memory_total_bytes", "gauge", "Memory of the card.", load(&g->memory_total));
+    }
+    if (known & HEALTH_ECC) {
+        head(out, "gpu_memory_errors_total", "counter", "Memory errors since the driver was loaded.");
+        fprintf(out, "ckksd_gpu_memory_errors_total{kind=\"corrected\"} %llu\n",
+                (unsigned long long)load(&g->ecc_corrected));
+        fprintf(out, "ckksd_gpu_memory_errors_total{kind=\"uncorrected\"} %llu\n",
+                (unsigned long long)load(&g->ecc_uncorrected));
+    }
+    if (known & HEALTH_THROTTLE) {
+        const uint64_t bits = load(&g->throttle);
+        head(out, "gpu_throttled", "gauge", "1 while clocks are held back, by reason.");
+        for (uint32_t i = 0; i < HEALTH_THROTTLE_REASONS; i++)
+            fprintf(out, "ckksd_gpu_throttled{reason=\"%s\"} %d\n", health_throttle_reasons[i].name,
+                    (bits & health_throttle_reasons[i].bit) != 0);
+    }
+}
+
 char *metrics_print(size_t *size) {
     const metrics *m = &daemon_metrics;
     char *text = NULL;
@@ -208,6 +257,7 @@ char *metrics_print(size_t *size) {
     one(out, "connections_refused_total", "counter", "Connections turned away.", load(&m->pipes_refused));
     one(out, "tenants", "gauge", "Tenants in the token file.", load(&m->tenants));
     print_memory(out);
+    print_gpu(out);
     if (fclose(out) != 0) {
         free(text);
         return NULL;

@@ -53,6 +53,14 @@ typedef struct metrics_slot {
     _Atomic uint32_t state; /* slot_state */
 } metrics_slot;
 
+/* The card, as its driver sees it. `known`: HEALTH_ bits; 0: there is none, or nobody to ask. */
+typedef struct metrics_gpu {
+    char name[96], id[48], driver[48]; /* written before `known` */
+    _Atomic uint32_t known;
+    _Atomic uint64_t temperature_c, power_mw, power_limit_mw, utilisation_percent, memory_utilisation_percent,
+        clock_mhz, memory_used, memory_total, ecc_corrected, ecc_uncorrected, throttle;
+} metrics_gpu;
+
 typedef struct metrics {
     _Atomic uint32_t model_count;
     metrics_model models[METRICS_MODELS_MAX];
@@ -67,6 +75,7 @@ typedef struct metrics {
     _Atomic uint64_t key_sets, key_bytes, key_sets_resident, key_bytes_resident, key_uploads, key_evictions;
     _Atomic uint64_t pipes, pipes_refused, tenants;
     _Atomic uint64_t memory[MEMORY_PURPOSE_COUNT], memory_max;
+    metrics_gpu gpu;
     _Atomic uint64_t start_unix_s;
     _Atomic bool is_ready, is_draining;
 } metrics;

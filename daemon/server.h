@@ -8,6 +8,7 @@
 #include "daemon/config.h"
 #include "daemon/dedupe.h"
 #include "daemon/dispatch.h"
+#include "daemon/health.h"
 #include "daemon/keys.h"
 #include "daemon/loop.h"
 #include "daemon/models.h"
@@ -41,6 +42,7 @@ typedef struct server {
     slot_group slots;
     key_registry keys;
     device *device;
+    health_monitor health;
     struct ops *ops;
     list_node requests;
     uint64_t request_serial;

@@ -84,6 +84,7 @@ static void on_tick(uv_timer_t *timer) {
         server_drain_step(s);
         return;
     }
+    health_tick(s, now);
     if (now >= s->next_key_tick_ns) {
         s->next_key_tick_ns = now + KEY_TICK_NS;
         keys_tick(s);
@@ -180,6 +181,7 @@ ckks_status server_start(server *s, ckks_error *err) {
     atomic_store(&daemon_metrics.start_unix_s, clock_unix_s());
     if ((rc = loop_init(&s->loop, err)) != CKKS_OK) goto out;
     if ((rc = open_device(s, err)) != CKKS_OK) goto out;
+    health_start(s);
     if ((rc = keys_open(s, err)) != CKKS_OK) goto out;
     if (s->config.ops_listen[0] && (rc = ops_start(&s->ops, s->config.ops_listen, err)) != CKKS_OK) goto out;
     if ((rc = transport_open(&s->transport, &s->loop, &s->config, s->config.requests_max + SPARE_CONTEXTS,
@@ -247,6 +249,7 @@ void server_stop(server *s) {
     keys_release_residents(s);
     models_fini(&s->models);
     keys_close(s);
+    health_stop(&s->health);
     device_close(s->device);
     dedupe_fini(&s->dedupe);
     tenants_fini(&s->tenants);

@@ -6,6 +6,7 @@
 #include "client/ctl/bench.h"
 
 #include "client/lib/rpc_internal.h"
+#include "kernels/device_health.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -58,7 +59,15 @@ typedef struct serve_result {
     double same_us, other_us;                /* medians, with several tenants */
     memory_state before, after;
     bool is_flat;
+    device_health health; /* of the card, near the end of the load */
 } serve_result;
+
+typedef struct serve_run {
+    const bench_requests *requests;
+    workload *load;
+    health_source *health; /* NULL: none to ask */
+    double seconds;
+} serve_run;
 
 /* ---- one slot ---- */
 
@@ -210,8 +219,9 @@ static ckks_status summarise(serve_result *out, const worker *workers, uint32_t 
     return rc;
 }
 
-static ckks_status run_workers(serve_result *out, worker *workers, uint32_t count, device *dev,
-                               _Atomic int *phase, double seconds, ckks_error *err) {
+static ckks_status run_workers(serve_result *out, worker *workers, uint32_t count, const serve_run *run,
+                               _Atomic int *phase, ckks_error *err) {
+    device *dev = run->requests->dev;
     uint32_t started = 0;
     ckks_status rc = CKKS_OK;
     while (started < count && pthread_create(&workers[started].thread, NULL, work, &workers[started]) == 0)
@@ -221,7 +231,8 @@ static ckks_status run_workers(serve_result *out, worker *workers, uint32_t coun
         out->before = memory_now(dev);
         const uint64_t begin = rpc_now_ns(), recordings = device_recordings(dev);
         atomic_store(phase, PHASE_COUNTING);
-        wait_seconds(seconds);
+        wait_seconds(run->seconds);
+        if (run->health) health_read(run->health, &out->health);
         atomic_store(phase, PHASE_OVER);
         out->seconds = (double)(rpc_now_ns() - begin) * 1e-9;
         out->recordings = device_recordings(dev) - recordings;
@@ -239,19 +250,18 @@ static ckks_status run_workers(serve_result *out, worker *workers, uint32_t coun
     return rc;
 }
 
-static ckks_status serve(serve_result *out, const bench_requests *all, workload *load, uint32_t count,
-                         double seconds, ckks_error *err) {
+static ckks_status serve(serve_result *out, const serve_run *run, uint32_t count, ckks_error *err) {
     ckks_status rc = CKKS_OK;
     _Atomic int phase = PHASE_WARMUP;
     *out = (serve_result){.slots = count};
     worker *workers = calloc(count, sizeof *workers);
     if (!workers) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for slots");
     for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
-        workers[i].requests = all, workers[i].phase = &phase, workers[i].index = i;
-        rc = worker_init(&workers[i], all, load, err);
+        workers[i].requests = run->requests, workers[i].phase = &phase, workers[i].index = i;
+        rc = worker_init(&workers[i], run->requests, run->load, err);
     }
-    workload_self_test_end(load);
-    if (rc == CKKS_OK) rc = run_workers(out, workers, count, all->dev, &phase, seconds, err);
+    workload_self_test_end(run->load);
+    if (rc == CKKS_OK) rc = run_workers(out, workers, count, run, &phase, err);
     if (rc == CKKS_OK) rc = summarise(out, workers, count, err);
     for (uint32_t i = 0; i < count; i++) worker_fini(&workers[i]);
     free(workers);
@@ -298,6 +308,11 @@ static void print_json(const bench_options *o, const bench_plan *p, const device
         json_integer(&j, "resident_before", r->before.resident);
         json_integer(&j, "resident_after", r->after.resident);
         json_bool(&j, "flat", r->is_flat);
+        if (r->health.known & HEALTH_UTILISATION) {
+            json_integer(&j, "card_busy_percent", r->health.utilisation_percent);
+            json_number(&j, "card_power_w", (double)r->health.power_mw * 1e-3);
+            json_integer(&j, "card_clock_mhz", r->health.clock_mhz);
+        }
         json_close_object(&j);
     }
     json_close_list(&j);
@@ -328,6 +343,9 @@ static void print_row(const bench_options *o, const serve_result *r) {
     if (r->after.free)
         printf(", free on the card %+.1f MiB", ((double)r->after.free - (double)r->before.free) / 1048576.0);
     printf("\n");
+    if (r->health.known & HEALTH_UTILISATION)
+        printf("        card %u %% busy, %.0f W, %u MHz, %u C\n", r->health.utilisation_percent,
+               (double)r->health.power_mw * 1e-3, r->health.clock_mhz, r->health.temperature_c);
     if (o->tenants > 1)
         printf("        same keys %.1f us, other keys %.1f us: switching adds %+.1f us; %llu recordings "
                "meanwhile\n",
@@ -351,15 +369,19 @@ int bench_serve(const bench_options *options) {
     if (rc == CKKS_OK) rc = workload_prepare(&load, dev, program.plan, NULL, &err);
     if (rc == CKKS_OK)
         rc = bench_requests_make(&requests, dev, load, options->tenants, options->inputs, &err);
+    serve_run run = {.requests = &requests, .load = load, .seconds = options->seconds};
+    if (rc == CKKS_OK && device_get_kind(dev) == DEVICE_CUDA)
+        (void)health_open(&run.health, device_hardware_id(dev), NULL, NULL);
     if (rc == CKKS_OK && !options->common->json) print_head(options, &program, dev);
     for (uint32_t i = 0; i < options->slot_counts && rc == CKKS_OK; i++) {
-        rc = serve(&results[i], &requests, load, options->slots[i], options->seconds, &err);
+        rc = serve(&results[i], &run, options->slots[i], &err);
         if (rc != CKKS_OK) break;
         is_good &= results[i].wrong == 0;
         if (!options->common->json) print_row(options, &results[i]);
     }
     if (rc == CKKS_OK && options->common->json)
         print_json(options, &program, dev, results, options->slot_counts);
+    health_close(run.health);
     bench_requests_fini(&requests);
     workload_destroy(load);
     bench_plan_close(&program);

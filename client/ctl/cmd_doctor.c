@@ -3,6 +3,8 @@
 
 #include "client/lib/rpc_internal.h"
 #include "kernels/base/bytes.h"
+#include "kernels/device_health.h"
+#include "kernels/device_select.h"
 
 #include <glob.h>
 #include <sodium.h>
@@ -26,7 +28,7 @@ static const struct argp parser = {
     NULL,
     parse,
     "",
-    "Check profile, clock, memory, keys, server, token, models and registered keys.\v"
+    "Check profile, clock, memory, GPUs, keys, server, token, models and registered keys.\v"
     "Exit code 0 when nothing failed; the first failure's code otherwise.\n\n"
     "Example:\n"
     "  ckksctl doctor\n",
@@ -110,6 +112,51 @@ static void check_machine(doctor *d) {
         line(d, BAD, "memory", "no guarded memory for secrets",
              "raise the limit of locked memory (ulimit -l)");
     sodium_free(guarded);
+}
+
+static void check_card(doctor *d, const device_health *h, uint32_t index) {
+    char text[320], reasons[96] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < HEALTH_THROTTLE_REASONS; i++) {
+        const health_throttle_reason *r = &health_throttle_reasons[i];
+        if (h->throttle & r->bit & HEALTH_THROTTLE_BAD && used < sizeof reasons)
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, " %s", r->name);
+    }
+    snprintf(text, sizeof text,
+             "%u: %s, driver %s, compute capability %d.%d, %u C, %.0f W, %.1f of %.1f GiB used", index,
+             h->name, h->driver, h->major, h->minor, h->temperature_c, (double)h->power_mw * 1e-3,
+             (double)h->memory_used / 1073741824.0, (double)h->memory_total / 1073741824.0);
+    if (h->known & HEALTH_CAPABILITY && h->major < GPU_MAJOR_MIN) {
+        line(d, WARNING, "gpu", text, "too old for ckksd, which needs compute capability 8.0 or newer");
+    } else if (h->ecc_uncorrected) {
+        line(d, WARNING, "gpu", text, "its memory has uncorrected errors: replace the card");
+    } else if (reasons[0]) {
+        const size_t end = strlen(text);
+        snprintf(text + end, sizeof text - end, ", held back:%s", reasons);
+        line(d, WARNING, "gpu", text, "check its cooling and its power supply");
+    } else {
+        line(d, GOOD, "gpu", text, "");
+    }
+}
+
+/* Of this machine, in case a daemon or a benchmark is to run here; a client needs none. */
+static void check_gpus(doctor *d) {
+    health_source *s = NULL;
+    ckks_error err = {0};
+    char text[400];
+    if (health_open(&s, NULL, NULL, &err) != CKKS_OK) {
+        snprintf(text, sizeof text, "none to ask here (%s); a client needs none", err.message);
+        line(d, GOOD, "gpu", text, "");
+        return;
+    }
+    const uint32_t count = health_count(s);
+    for (uint32_t i = 0; i < count; i++) {
+        device_health h;
+        if (health_select(s, i, NULL) != CKKS_OK) continue;
+        health_read(s, &h);
+        check_card(d, &h, i);
+    }
+    health_close(s);
 }
 
 static void check_keys(doctor *d) {
@@ -247,6 +294,7 @@ int command_doctor(int argc, char **argv) {
     if (a.common.json) json_list(&d.j, NULL);
     check_profile(&d);
     check_machine(&d);
+    check_gpus(&d);
     check_keys(&d);
     if (check_server(&d)) check_models(&d);
     rpc_close(d.connection);

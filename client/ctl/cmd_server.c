@@ -106,6 +106,7 @@ static ckks_status status(json_writer *j, rpc_connection *c, const ctl_options *
         json_string(j, "address", rpc_address(c));
         json_string(j, "name", s->name);
         json_string(j, "version", s->version);
+        json_string(j, "device", s->device);
         json_bool(j, "ready", ready);
         json_list(j, "models");
         for (size_t i = 0; i < s->n_models; i++) json_string(j, NULL, s->models[i]);
@@ -117,6 +118,8 @@ static ckks_status status(json_writer *j, rpc_connection *c, const ctl_options *
         if (s->version) text_make_printable(s->version);
         printf("server       %s %s at %s, %s\n", s->name ? s->name : "?", s->version ? s->version : "",
                rpc_address(c), ready ? "ready" : "NOT READY");
+        if (s->device) text_make_printable(s->device);
+        if (s->device) printf("device       %s\n", s->device);
         if (s->limits)
             printf("limits       %s control messages, %s bulk messages\n",
                    ctl_bytes(control, s->limits->control_message_bytes),

@@ -91,6 +91,38 @@ static void administration_answers_on_its_own_socket(void **state) {
     assert_int_equal(daemon_wait(&d), 0);
 }
 
+/* Lets the watchdog's readings go on until the log has the line. */
+static void wait_for(const char *line) {
+    for (int i = 0; i < 100 && !daemon_logged(&d, line); i++) usleep(50000);
+    if (!daemon_logged(&d, line)) fail_msg("the log lacks %s", line);
+}
+
+static void a_cards_health_is_published_and_its_trouble_is_logged_once(void **state) {
+    (void)state;
+    static char page[1 << 17];
+    daemon_start(&d, NULL, "CKKSD_TEST_GPU_HEALTH=1", NULL);
+    assert_true(daemon_logged(&d, "event=gpu_health name=\"Made-up ?Card?\" driver=1.2.3 temperature_c=40"));
+    wait_for("event=gpu_throttled reasons=hardware_thermal temperature_c=91 power_w=123");
+    wait_for("event=gpu_memory_errors uncorrected=2 corrected=7");
+    wait_for("event=gpu_not_throttled temperature_c=40");
+    assert_int_equal(daemon_http(&d, "/metrics", page, sizeof page), 200);
+    static const char *const wanted[] = {
+        "ckksd_gpu_info{name=\"Made-up ?Card?\",id=\"\",driver=\"1.2.3\"} 1",
+        "ckksd_gpu_temperature_celsius 40\n",
+        "ckksd_gpu_power_watts 123.456\n",
+        "ckksd_gpu_power_limit_watts 123.456\n",
+        "ckksd_gpu_utilization_ratio 0.75\n",
+        "ckksd_gpu_memory_used_bytes 3072\n",
+        "ckksd_gpu_memory_errors_total{kind=\"uncorrected\"} 2\n",
+        "ckksd_gpu_throttled{reason=\"hardware_thermal\"} 0\n",
+        "ckksd_gpu_throttled{reason=\"power_cap\"} 1\n",
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        if (!strstr(page, wanted[i])) fail_msg("the page lacks %s", wanted[i]);
+    assert_null(strstr(page, "ckksd_gpu_clock_megahertz")); /* what the card does not say is not made up */
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
 static void the_metrics_page_is_what_prometheus_reads(void **state) {
     (void)state;
     static char page[1 << 17];
@@ -112,6 +144,7 @@ static void the_metrics_page_is_what_prometheus_reads(void **state) {
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (!strstr(page, wanted[i])) fail_msg("the page lacks %s", wanted[i]);
+    assert_null(strstr(page, "ckksd_gpu_")); /* a CPU has none */
     const char *body = strstr(page, "\r\n\r\n");
     assert_non_null(body);
     snprintf(path, sizeof path, "%s/metrics", d.folder);
@@ -130,6 +163,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_whole),
         T(an_unloaded_version_is_retired_by_name_and_can_come_back),
+        T(a_cards_health_is_published_and_its_trouble_is_logged_once),
         T(the_metrics_page_is_what_prometheus_reads),
         T(administration_answers_on_its_own_socket),
     };
