@@ -7,11 +7,11 @@
 
 #include <math.h>
 
-static ckks_status evaluate_node(const onnx_model *m, const model_node *node, bool scores_only,
-                                 uint64_t *work_left, tensor *values, arena *memory, ckks_error *err) {
+ckks_status model_evaluate_node(const onnx_model *m, const model_node *node, bool scores_only,
+                                uint64_t *work_left, tensor *values, arena *memory, ckks_error *err) {
     evaluation e = {
         .model = m, .node = node, .memory = memory, .scores_only = scores_only, .work_left = work_left};
-    if (!node->op) return CKKS_OK;
+    if (!node->op || values[node->outputs[0]].data) return CKKS_OK; /* unknown, or a folded constant */
     e.in = arena_take(memory, (uint64_t)node->input_count + OPERATOR_INPUTS_MIN, sizeof *e.in);
     e.out = arena_take(memory, node->output_count, sizeof *e.out);
     if (!e.in || !e.out)
@@ -28,19 +28,26 @@ static ckks_status evaluate_node(const onnx_model *m, const model_node *node, bo
     return node->op->evaluate(&e, err);
 }
 
-ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_only, tensor *values,
-                           arena *scratch, ckks_error *err) {
-    uint64_t work_left = OPERATOR_WORK_MAX;
+ckks_status model_evaluate_start(const onnx_model *m, const double *row, tensor *values, arena *scratch,
+                                 ckks_error *err) {
     for (uint32_t i = 0; i < m->value_count; i++) values[i] = m->values[i].constant;
     tensor *input = &values[m->input];
     *input = m->input_shape;
     input->data = arena_take(scratch, input->count, sizeof *input->data);
     if (!input->data) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
     for (uint32_t i = 0; i < input->count; i++) input->data[i] = row[i];
+    return CKKS_OK;
+}
+
+ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_only, tensor *values,
+                           arena *scratch, ckks_error *err) {
+    uint64_t work_left = OPERATOR_WORK_MAX;
+    const ckks_status started = model_evaluate_start(m, row, values, scratch, err);
+    if (started != CKKS_OK) return started;
     for (uint32_t n = 0; n < m->node_count; n++) {
         if (scores_only && values[m->score_value].data) break;
-        if (values[m->nodes[n].outputs[0]].data) continue; /* a folded constant */
-        const ckks_status rc = evaluate_node(m, &m->nodes[n], scores_only, &work_left, values, scratch, err);
+        const ckks_status rc =
+            model_evaluate_node(m, &m->nodes[n], scores_only, &work_left, values, scratch, err);
         if (rc != CKKS_OK) return rc;
     }
     return CKKS_OK;

@@ -306,28 +306,31 @@ static ckks_status read_outputs(onnx_model *m, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* a constant made of constants, or of shapes alone */
+static bool is_constant_node(const onnx_model *m, const model_node *node) {
+    if (!node->op) return false;
+    if (node->op->flags & OPERATOR_SHAPE_ONLY) return true;
+    for (uint32_t k = 0; k < node->input_count; k++)
+        if (node->inputs[k] != MODEL_NONE && !m->values[node->inputs[k]].constant.data) return false;
+    return true;
+}
+
+/* One row of zeros shows every shape; constants are folded as the walk passes them. */
 static ckks_status learn_shapes(onnx_model *m, ckks_error *err) {
     ckks_status rc;
+    uint64_t work_left = OPERATOR_WORK_MAX;
     double *zeros = arena_take(&m->memory, m->input_shape.count, sizeof *zeros);
     tensor *values = arena_take(&m->memory, m->value_count, sizeof *values);
     if (!zeros || !values) return NO_MEMORY(err);
-    if ((rc = model_evaluate(m, zeros, false, values, &m->memory, err)) != CKKS_OK) return rc;
-    for (uint32_t i = 0; i < m->value_count; i++) m->values[i].sample = values[i];
-    return CKKS_OK;
-}
-
-/* constants of constants: evaluated once, so that later stages see data */
-static ckks_status fold_constants(onnx_model *m) {
+    if ((rc = model_evaluate_start(m, zeros, values, &m->memory, err)) != CKKS_OK) return rc;
     for (uint32_t n = 0; n < m->node_count; n++) {
         const model_node *node = &m->nodes[n];
-        bool is_constant = node->op != NULL;
-        const bool is_shape_only = node->op && (node->op->flags & OPERATOR_SHAPE_ONLY);
-        for (uint32_t k = 0; k < node->input_count && !is_shape_only; k++)
-            is_constant =
-                is_constant && (node->inputs[k] == MODEL_NONE || m->values[node->inputs[k]].constant.data);
-        for (uint32_t k = 0; is_constant && k < node->output_count; k++)
-            m->values[node->outputs[k]].constant = m->values[node->outputs[k]].sample;
+        rc = model_evaluate_node(m, node, false, &work_left, values, &m->memory, err);
+        if (rc != CKKS_OK) return rc;
+        for (uint32_t k = 0; is_constant_node(m, node) && k < node->output_count; k++)
+            m->values[node->outputs[k]].constant = values[node->outputs[k]];
     }
+    for (uint32_t i = 0; i < m->value_count; i++) m->values[i].sample = values[i];
     return CKKS_OK;
 }
 
@@ -341,8 +344,7 @@ static ckks_status read_graph(onnx_model *m, ckks_error *err) {
     for (uint32_t n = 0; n < m->proto->graph->n_node; n++)
         if ((rc = read_node(m, n, err)) != CKKS_OK) return rc;
     if ((rc = read_outputs(m, err)) != CKKS_OK) return rc;
-    if ((rc = learn_shapes(m, err)) != CKKS_OK) return rc;
-    return fold_constants(m);
+    return learn_shapes(m, err);
 }
 
 ckks_status model_read(onnx_model **out, const void *bytes, size_t size, ckks_error *err) {

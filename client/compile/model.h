@@ -115,6 +115,13 @@ ckks_status model_refusal_status(const onnx_model *m, ckks_error *err);
 ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_only, tensor *values,
                            arena *scratch, ckks_error *err);
 
+/* The same step by step: start with the row, then node by node. *work_left is what is left of
+ * OPERATOR_WORK_MAX. */
+ckks_status model_evaluate_start(const onnx_model *m, const double *row, tensor *values, arena *scratch,
+                                 ckks_error *err);
+ckks_status model_evaluate_node(const onnx_model *m, const model_node *node, bool scores_only,
+                                uint64_t *work_left, tensor *values, arena *scratch, ckks_error *err);
+
 /* ---- attributes of a node; a wrong kind reads as absent ---- */
 const Onnx__Attribute *node_attribute(const model_node *node, const char *name);
 int64_t node_int(const model_node *node, const char *name, int64_t otherwise);

@@ -1,27 +1,85 @@
 /* Functions of one number that become polynomials over the range that the calibration rows show. */
 #include "client/compile/operator.h"
 
+#include <math.h>
 #include <string.h>
 
-static ir_function function_of(const model_node *node) {
-    const char *type = node->proto->op_type;
-    return strcmp(type, "Relu") == 0 ? IR_RELU : strcmp(type, "Tanh") == 0 ? IR_TANH : IR_SIGMOID;
+#define POWER_MAX 16
+
+typedef struct activation {
+    ir_function function;
+    double parameters[IR_PARAMETERS];
+} activation;
+
+/* a parameter: attributes with their defaults; NULL: none */
+static const struct {
+    const char *type;
+    ir_function function;
+    const char *attributes[IR_PARAMETERS];
+    double defaults[IR_PARAMETERS];
+} table[] = {
+    {"Relu", IR_RELU, {NULL}, {0}},
+    {"Sigmoid", IR_SIGMOID, {NULL}, {0}},
+    {"Tanh", IR_TANH, {NULL}, {0}},
+    {"LeakyRelu", IR_LEAKY_RELU, {"alpha"}, {(double)0.01f}},
+    {"Elu", IR_ELU, {"alpha"}, {1}},
+    {"Selu",
+     IR_SELU,
+     {"alpha", "gamma"},
+     {(double)1.67326319217681884765625f, (double)1.05070102214813232421875f}},
+    {"Celu", IR_CELU, {"alpha"}, {1}},
+    {"Softplus", IR_SOFTPLUS, {NULL}, {0}},
+    {"Softsign", IR_SOFTSIGN, {NULL}, {0}},
+    {"HardSigmoid", IR_HARD_SIGMOID, {"alpha", "beta"}, {(double)0.2f, 0.5}},
+    {"HardSwish", IR_HARD_SWISH, {NULL}, {0}},
+    {"Gelu", IR_GELU, {NULL}, {0}},
+    {"Mish", IR_MISH, {NULL}, {0}},
+    {"Erf", IR_ERF, {NULL}, {0}},
+    {"Abs", IR_ABS, {NULL}, {0}},
+    {"Exp", IR_EXP, {NULL}, {0}},
+};
+
+static activation activation_of(const model_node *node) {
+    size_t i = 0, size;
+    while (strcmp(table[i].type, node->proto->op_type) != 0) i++;
+    activation out = {table[i].function, {0}};
+    for (uint32_t k = 0; k < IR_PARAMETERS && table[i].attributes[k]; k++)
+        out.parameters[k] = node_float(node, table[i].attributes[k], table[i].defaults[k]);
+    const uint8_t *approximate = node_text(node, "approximate", &size);
+    if (out.function == IR_GELU && approximate && size == 4 && memcmp(approximate, "tanh", 4) == 0)
+        out.function = IR_GELU_TANH;
+    return out;
 }
 
-static ckks_status activation_evaluate(evaluation *e, ckks_error *err) {
+static ckks_status apply(evaluation *e, const activation *f, ckks_error *err) {
     const ckks_status rc = output_like(e, 0, e->in[0], err);
-    static const double none[IR_PARAMETERS];
     for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++)
-        e->out[0]->data[i] = ir_function_value(function_of(e->node), none, e->in[0]->data[i]);
+        e->out[0]->data[i] = ir_function_value(f->function, f->parameters, e->in[0]->data[i]);
+    e->out[0]->is_integer = e->in[0]->is_integer;
     return rc;
 }
 
-static ckks_status activation_lower(lowering *l, const model_node *node, ckks_error *err) {
+static ckks_status append(lowering *l, const model_node *node, uint32_t from, const activation *f,
+                          ckks_error *err) {
     ir_node made = {.kind = IR_ACTIVATION,
                     .count = l->model->values[node->outputs[0]].sample.count,
-                    .a = lower_symbol(l, node, 0)->node,
-                    .function = function_of(node)};
+                    .a = from,
+                    .function = f->function};
+    memcpy(made.parameters, f->parameters, sizeof made.parameters);
     return lower_append(l, node, &made, err);
+}
+
+static ckks_status activation_evaluate(evaluation *e, ckks_error *err) {
+    const activation f = activation_of(e->node);
+    return apply(e, &f, err);
+}
+
+static ckks_status activation_lower(lowering *l, const model_node *node, ckks_error *err) {
+    const activation f = activation_of(node);
+    for (uint32_t k = 0; k < IR_PARAMETERS; k++)
+        if (!isfinite(f.parameters[k])) return node_error(node, err, "a parameter is not finite");
+    if (f.function == IR_CELU && f.parameters[0] == 0) return node_error(node, err, "alpha is 0");
+    return append(l, node, lower_symbol(l, node, 0)->node, &f, err);
 }
 
 /* a sigmoid at the very end needs no polynomial: the client applies it to the decrypted score */
@@ -34,9 +92,232 @@ static ckks_status sigmoid_lower(lowering *l, const model_node *node, ckks_error
     return CKKS_OK;
 }
 
+/* ---- Clip: bounds are attributes before version 11, inputs since ---- */
+
+static ckks_status clip_read(activation *f, const model_node *node, const tensor *const *in,
+                             ckks_error *err) {
+    *f = (activation){IR_CLIP, {node_float(node, "min", -INFINITY), node_float(node, "max", INFINITY)}};
+    for (uint32_t k = 0; k < 2; k++) {
+        const tensor *bound = in[k + 1];
+        if (!bound) continue;
+        if (bound->count != 1 || !bound->data) return node_error(node, err, "a bound is not one number");
+        f->parameters[k] = bound->data[0];
+    }
+    if (isnan(f->parameters[0]) || isnan(f->parameters[1])) return node_error(node, err, "a bound is NaN");
+    return CKKS_OK;
+}
+
+static ckks_status clip_evaluate(evaluation *e, ckks_error *err) {
+    activation f;
+    const ckks_status rc = clip_read(&f, e->node, e->in, err);
+    return rc == CKKS_OK ? apply(e, &f, err) : rc;
+}
+
+static ckks_status clip_lower(lowering *l, const model_node *node, ckks_error *err) {
+    activation f;
+    const tensor **in;
+    ckks_status rc = lower_inputs(&in, l, node, err);
+    if (rc != CKKS_OK) return rc;
+    if (!lower_only_encrypted(l, node, 0))
+        return lower_refuse(l, node, "its bounds depend on the input", "make them constants", err);
+    if ((rc = clip_read(&f, node, in, err)) != CKKS_OK) return rc;
+    if (f.parameters[0] > f.parameters[1]) return node_error(node, err, "min is over max");
+    if (f.parameters[0] == 0 && f.parameters[1] == INFINITY) f.function = IR_RELU;
+    if (f.parameters[0] != -INFINITY || f.parameters[1] != INFINITY)
+        return append(l, node, lower_symbol(l, node, 0)->node, &f, err);
+    lower_pass(l, node);
+    return CKKS_OK;
+}
+
+/* ---- Max and Min of any number of values: with a constant they are a clip ---- */
+
+static ckks_status extreme_evaluate(evaluation *e, ckks_error *err) {
+    const bool is_max = e->node->proto->op_type[1] == 'a';
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t rank = 0;
+    tensor so_far = {.count = 1};
+    ckks_status rc;
+    for (uint32_t k = 0; k < e->node->input_count; k++) {
+        if (!e->in[k]) return node_error(e->node, err, "input %u is left out", k);
+        if ((rc = broadcast_shape(dims, &rank, e->node, &so_far, e->in[k], err)) != CKKS_OK) return rc;
+        if ((rc = tensor_shape(&so_far, dims, rank, e->count_max, e->node->label, err)) != CKKS_OK) return rc;
+    }
+    if ((rc = output_shape(e, 0, dims, rank, err)) != CKKS_OK) return rc;
+    tensor *y = e->out[0];
+    uint32_t *index = arena_take(e->memory, y->count, sizeof *index);
+    if (!index) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for a row");
+    for (uint32_t k = 0; k < e->node->input_count; k++) {
+        broadcast_index(index, y, e->in[k]);
+        for (uint32_t i = 0; i < y->count; i++) {
+            const double x = e->in[k]->data[index[i]];
+            y->data[i] = !k ? x : is_max ? fmax(y->data[i], x) : fmin(y->data[i], x);
+        }
+    }
+    y->is_integer = e->in[0]->is_integer;
+    return CKKS_OK;
+}
+
+static ckks_status extreme_lower(lowering *l, const model_node *node, ckks_error *err) {
+    const bool is_max = node->proto->op_type[1] == 'a';
+    const uint32_t side = lower_is_encrypted(l, node, 0) ? 0 : 1;
+    const model_value *v = l->model->values;
+    const tensor *bound = node->input_count == 2 ? &v[node->inputs[1 - side]].constant : NULL;
+    if (node->input_count == 1) {
+        lower_pass(l, node);
+        return CKKS_OK;
+    }
+    if (!bound || !bound->data || bound->count != 1 ||
+        v[node->inputs[side]].sample.count != v[node->outputs[0]].sample.count)
+        return lower_refuse(l, node, "a maximum needs comparisons, which encrypted numbers do not have",
+                            "only a bound of one constant (as Relu and Clip have) becomes a polynomial; use "
+                            "averages and train again",
+                            err);
+    const double value = bound->data[0];
+    activation f = {IR_CLIP, {is_max ? value : -INFINITY, is_max ? INFINITY : value}};
+    if (is_max && value == 0) f.function = IR_RELU;
+    return append(l, node, lower_symbol(l, node, side)->node, &f, err);
+}
+
+/* ---- PRelu: slope * x + (1 - slope) * relu(x), a slope for each element ---- */
+
+static ckks_status prelu_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0], *slope = e->in[1];
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t rank;
+    ckks_status rc = broadcast_shape(dims, &rank, e->node, x, slope, err);
+    if (rc == CKKS_OK) rc = output_shape(e, 0, dims, rank, err);
+    if (rc != CKKS_OK) return rc;
+    if (e->out[0]->count != x->count) return node_error(e->node, err, "its slope has too many elements");
+    uint32_t *index = arena_take(e->memory, x->count, sizeof *index);
+    if (!index) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for a row");
+    broadcast_index(index, e->out[0], slope);
+    for (uint32_t i = 0; i < x->count; i++)
+        e->out[0]->data[i] = x->data[i] > 0 ? x->data[i] : slope->data[index[i]] * x->data[i];
+    return CKKS_OK;
+}
+
+static ckks_status prelu_lower(lowering *l, const model_node *node, ckks_error *err) {
+    const model_value *v = l->model->values;
+    const tensor *y = &v[node->outputs[0]].sample, *slope = &v[node->inputs[1]].constant;
+    const uint32_t from = lower_symbol(l, node, 0)->node, count = y->count;
+    ir_node relu = {
+        .kind = IR_ACTIVATION, .function = IR_RELU, .count = count, .a = from, .source = node->label};
+    ir_node made = {.kind = IR_LINEAR, .count = count, .term_count = 2};
+    if (!slope->data)
+        return lower_refuse(l, node, "its slope depends on the input", "make it an initialiser", err);
+    uint32_t *index = arena_take(l->memory, count, sizeof *index), number;
+    double *factor = arena_take(l->memory, 2 * (uint64_t)count, sizeof *factor);
+    made.terms = arena_take(l->memory, 2, sizeof *made.terms);
+    made.bias = arena_take(l->memory, count, sizeof *made.bias);
+    if (!index || !factor || !made.terms || !made.bias)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for slopes");
+    broadcast_index(index, y, slope);
+    for (uint32_t i = 0; i < count; i++) {
+        factor[i] = slope->data[index[i]];
+        factor[count + i] = 1 - factor[i];
+    }
+    ckks_status rc = ir_append(&number, l->graph, &relu, err);
+    for (uint32_t t = 0; t < 2 && rc == CKKS_OK; t++) {
+        sparse *matrix;
+        rc = sparse_gather(&matrix, l->memory, count, count, NULL, factor + (size_t)t * count, err);
+        if (rc == CKKS_OK) made.terms[t] = (ir_term){t ? number : from, matrix};
+    }
+    return rc == CKKS_OK ? lower_append(l, node, &made, err) : rc;
+}
+
+/* ---- Pow ---- */
+
+static ckks_status pow_evaluate(evaluation *e, ckks_error *err) {
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t rank;
+    const tensor *a = e->in[0], *b = e->in[1];
+    ckks_status rc = broadcast_shape(dims, &rank, e->node, a, b, err);
+    if (rc == CKKS_OK) rc = output_shape(e, 0, dims, rank, err);
+    if (rc != CKKS_OK) return rc;
+    tensor *y = e->out[0];
+    uint32_t *at_a = arena_take(e->memory, y->count, sizeof *at_a);
+    uint32_t *at_b = arena_take(e->memory, y->count, sizeof *at_b);
+    if (!at_a || !at_b)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for a row");
+    broadcast_index(at_a, y, a);
+    broadcast_index(at_b, y, b);
+    y->is_integer = a->is_integer;
+    for (uint32_t i = 0; i < y->count; i++) {
+        y->data[i] = pow(a->data[at_a[i]], b->data[at_b[i]]);
+        if (y->is_integer) y->data[i] = trunc(y->data[i]);
+    }
+    return CKKS_OK;
+}
+
+static ckks_status pow_lower(lowering *l, const model_node *node, ckks_error *err) {
+    const model_value *v = l->model->values;
+    const tensor *exponent = &v[node->inputs[1]].constant;
+    const uint32_t from = lower_symbol(l, node, 0)->node, count = v[node->inputs[0]].sample.count;
+    const char *way_out = "whole exponents from 1 to 16 are compiled; write others as products, or use "
+                          "another activation";
+    if (!exponent->data) return lower_refuse(l, node, "the exponent depends on the input", way_out, err);
+    const double power = exponent->data[0];
+    for (uint32_t i = 0; i < exponent->count; i++)
+        if (exponent->data[i] != power || power != floor(power) || power < 1 || power > POWER_MAX)
+            return lower_refuse(l, node, "the exponent is not one whole number from 1 to 16", way_out, err);
+    if (count != v[node->outputs[0]].sample.count)
+        return lower_refuse(l, node, "the exponent broadcasts the base", way_out, err);
+    if (power == 1) {
+        lower_pass(l, node);
+        return CKKS_OK;
+    }
+    ir_node square = {.kind = IR_PRODUCT, .count = count, .a = from, .b = from};
+    if (power == 2) return lower_append(l, node, &square, err);
+    const activation f = {IR_POW, {power}};
+    return append(l, node, from, &f, err);
+}
+
+/* ---- what grows without bound near zero has no polynomial ---- */
+
+static ckks_status singular_evaluate(evaluation *e, ckks_error *err) {
+    const char *type = e->node->proto->op_type;
+    const ckks_status rc = output_like(e, 0, e->in[0], err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++) {
+        const double x = e->in[0]->data[i];
+        e->out[0]->data[i] = *type == 'S' ? sqrt(x) : *type == 'L' ? log(x) : 1 / x;
+    }
+    return rc;
+}
+
+static ckks_status singular_lower(lowering *l, const model_node *node, ckks_error *err) {
+    return lower_refuse(l, node, "it has no slope or no value at zero, so no polynomial comes close to it",
+                        "move it behind the outputs, where the client applies it, or use squares, Sigmoid "
+                        "or x*Sigmoid(x) and train again",
+                        err);
+}
+
+#define ACTIVATION(type)                                                                                     \
+    { "", type, 1, 1, 1, 0, activation_evaluate, activation_lower, "polynomial" }
+
 const operator_row operators_activation[] = {
-    {"", "Relu", 1, 1, 1, 0, activation_evaluate, activation_lower, NULL},
-    {"", "Sigmoid", 1, 1, 1, 0, activation_evaluate, sigmoid_lower, NULL},
-    {"", "Tanh", 1, 1, 1, 0, activation_evaluate, activation_lower, NULL},
+    ACTIVATION("Relu"),
+    {"", "Sigmoid", 1, 1, 1, 0, activation_evaluate, sigmoid_lower, "polynomial; at the output: client"},
+    ACTIVATION("Tanh"),
+    ACTIVATION("LeakyRelu"),
+    ACTIVATION("Elu"),
+    ACTIVATION("Selu"),
+    ACTIVATION("Celu"),
+    ACTIVATION("Softplus"),
+    ACTIVATION("Softsign"),
+    ACTIVATION("HardSigmoid"),
+    ACTIVATION("HardSwish"),
+    ACTIVATION("Gelu"),
+    ACTIVATION("Mish"),
+    ACTIVATION("Erf"),
+    ACTIVATION("Abs"),
+    ACTIVATION("Exp"),
+    {"", "PRelu", 2, 2, 1, 0, prelu_evaluate, prelu_lower, "polynomial; constant slopes"},
+    {"", "Clip", 1, 3, 1, 0, clip_evaluate, clip_lower, "polynomial; constant bounds"},
+    {"", "Max", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower, "polynomial; with one constant"},
+    {"", "Min", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower, "polynomial; with one constant"},
+    {"", "Pow", 2, 2, 1, 0, pow_evaluate, pow_lower, "constant whole exponents from 1 to 16"},
+    {"", "Sqrt", 1, 1, 1, 0, singular_evaluate, singular_lower, OPERATOR_CONSTANT_ONLY},
+    {"", "Log", 1, 1, 1, 0, singular_evaluate, singular_lower, OPERATOR_CONSTANT_ONLY},
+    {"", "Reciprocal", 1, 1, 1, 0, singular_evaluate, singular_lower, OPERATOR_CONSTANT_ONLY},
     {0},
 };

@@ -1,8 +1,8 @@
-/* Add, Sub, Mul, Div, Pow with numpy's broadcasting. */
+/* Sums, differences, products and quotients, with numpy's broadcasting. */
+#include "client/compile/gate.h"
 #include "client/compile/operator.h"
 
 #include <math.h>
-#include <string.h>
 
 static double apply(const char *type, double a, double b) {
     switch (*type) {
@@ -12,10 +12,8 @@ static double apply(const char *type, double a, double b) {
         return a - b;
     case 'M':
         return a * b;
-    case 'D':
-        return a / b;
     default:
-        return pow(a, b);
+        return a / b;
     }
 }
 
@@ -101,28 +99,35 @@ static ckks_status broadcast_node(uint32_t *out, lowering *l, const model_node *
     return rc == CKKS_OK ? ir_linear(out, l->graph, from, matrix, NULL, node->label, err) : rc;
 }
 
-/* x * Sigmoid(x), in either order, where nothing else uses the sigmoid */
-static bool is_silu(const lowering *l, const model_node *node, uint32_t gate_side) {
-    const ir_node *gate = &l->graph->nodes[lower_symbol(l, node, gate_side)->node];
-    return gate->kind == IR_ACTIVATION && gate->function == IR_SIGMOID &&
-           gate->a == lower_symbol(l, node, 1 - gate_side)->node &&
-           l->model->values[node->inputs[gate_side]].consumer_count == 1 &&
-           !l->model->values[node->inputs[gate_side]].is_graph_output;
+/* outer * f(inner * x): the factors are layers, which the compiler folds into their neighbours */
+static ckks_status lower_gate(lowering *l, const model_node *node, const gate *found, ckks_error *err) {
+    const uint32_t count = l->model->values[node->outputs[0]].sample.count;
+    ir_node made = {.kind = IR_ACTIVATION, .count = count, .function = found->function, .a = found->from};
+    double *factor = arena_take(l->memory, 2 * (uint64_t)count, sizeof *factor);
+    ckks_status rc;
+    sparse *matrix;
+    if (!factor) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for constants");
+    for (uint32_t i = 0; i < count; i++) factor[i] = found->inner, factor[count + i] = found->outer;
+    if (found->inner != 1) {
+        if ((rc = sparse_gather(&matrix, l->memory, count, count, NULL, factor, err)) != CKKS_OK) return rc;
+        rc = ir_linear(&made.a, l->graph, found->from, matrix, NULL, node->label, err);
+        if (rc != CKKS_OK) return rc;
+    }
+    if ((rc = lower_append(l, node, &made, err)) != CKKS_OK || found->outer == 1) return rc;
+    rc = sparse_gather(&matrix, l->memory, count, count, NULL, factor + count, err);
+    return rc == CKKS_OK ? lower_linear(l, node, l->symbols[node->outputs[0]].node, matrix, NULL, err) : rc;
 }
 
 static ckks_status lower_encrypted_product(lowering *l, const model_node *node, const pairing *p,
                                            ckks_error *err) {
-    ir_node made = {.kind = IR_PRODUCT, .count = l->model->values[node->outputs[0]].sample.count};
-    for (uint32_t side = 0; side < 2; side++)
-        if (is_silu(l, node, side)) {
-            made.kind = IR_ACTIVATION;
-            made.function = IR_SILU;
-            made.a = lower_symbol(l, node, 1 - side)->node;
-            return lower_append(l, node, &made, err);
-        }
+    const uint32_t count = l->model->values[node->outputs[0]].sample.count;
+    ir_node made = {.kind = IR_PRODUCT, .count = count};
+    gate found;
     ckks_status rc = broadcast_node(&made.a, l, node, 0, p->a, err);
     if (rc == CKKS_OK) rc = broadcast_node(&made.b, l, node, 1, p->b, err);
-    return rc == CKKS_OK ? lower_append(l, node, &made, err) : rc;
+    if (rc != CKKS_OK) return rc;
+    if (gate_find(&found, l->graph, made.a, made.b)) return lower_gate(l, node, &found, err);
+    return lower_append(l, node, &made, err);
 }
 
 static ckks_status lower_encrypted_sum(lowering *l, const model_node *node, const pairing *p,
@@ -165,26 +170,89 @@ static ckks_status elementwise_lower(lowering *l, const model_node *node, ckks_e
     }
 }
 
-static ckks_status pow_lower(lowering *l, const model_node *node, ckks_error *err) {
-    const tensor *exponent = &l->model->values[node->inputs[1]].constant;
-    const char *way_out =
-        "only squares are compiled: write higher powers as products, for example Mul(Mul(x, x), x)";
-    if (!exponent->data) return lower_refuse(l, node, "the exponent depends on the input", way_out, err);
-    for (uint32_t i = 0; i < exponent->count; i++)
-        if (exponent->data[i] != 2.0) return lower_refuse(l, node, "the exponent is not 2", way_out, err);
-    const uint32_t from = lower_symbol(l, node, 0)->node;
-    ir_node made = {
-        .kind = IR_PRODUCT, .count = l->model->values[node->inputs[0]].sample.count, .a = from, .b = from};
-    if (made.count != l->model->values[node->outputs[0]].sample.count)
-        return lower_refuse(l, node, "the exponent broadcasts the base", way_out, err);
+/* Sum, Mean: any number of values */
+static ckks_status many_shape(int64_t dims[TENSOR_RANK_MAX], uint32_t *rank, const model_node *node,
+                              const tensor *const *in, uint32_t count_max, ckks_error *err) {
+    tensor so_far = {.count = 1};
+    *rank = 0;
+    for (uint32_t k = 0; k < node->input_count; k++) {
+        if (!in[k]) return node_error(node, err, "input %u is left out", k);
+        ckks_status rc = broadcast_shape(dims, rank, node, &so_far, in[k], err);
+        if (rc == CKKS_OK) rc = tensor_shape(&so_far, dims, *rank, count_max, node->label, err);
+        if (rc != CKKS_OK) return rc;
+    }
+    return CKKS_OK;
+}
+
+static double share_of(const model_node *node) {
+    return *node->proto->op_type == 'M' ? 1.0 / node->input_count : 1.0;
+}
+
+static ckks_status many_evaluate(evaluation *e, ckks_error *err) {
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t rank;
+    ckks_status rc = many_shape(dims, &rank, e->node, e->in, e->count_max, err);
+    if (rc == CKKS_OK) rc = output_shape(e, 0, dims, rank, err);
+    if (rc != CKKS_OK) return rc;
+    tensor *y = e->out[0];
+    uint32_t *index = arena_take(e->memory, y->count, sizeof *index);
+    if (!index) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for a row");
+    for (uint32_t k = 0; k < e->node->input_count; k++) {
+        broadcast_index(index, y, e->in[k]);
+        for (uint32_t i = 0; i < y->count; i++) y->data[i] += share_of(e->node) * e->in[k]->data[index[i]];
+    }
+    return CKKS_OK;
+}
+
+static ckks_status many_lower(lowering *l, const model_node *node, ckks_error *err) {
+    const tensor **in, *y = &l->model->values[node->outputs[0]].sample;
+    ir_node made = {.kind = IR_LINEAR, .count = y->count};
+    ckks_status rc = lower_inputs(&in, l, node, err);
+    if (rc != CKKS_OK) return rc;
+    uint32_t *index = arena_take(l->memory, y->count, sizeof *index);
+    double *share = arena_take(l->memory, y->count, sizeof *share);
+    made.terms = arena_take(l->memory, node->input_count, sizeof *made.terms);
+    made.bias = arena_take(l->memory, y->count, sizeof *made.bias);
+    if (!index || !share || !made.terms || !made.bias)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a sum");
+    for (uint32_t i = 0; i < y->count; i++) share[i] = share_of(node);
+    for (uint32_t k = 0; k < node->input_count; k++) {
+        sparse *matrix;
+        broadcast_index(index, y, in[k]);
+        for (uint32_t i = 0; !lower_is_encrypted(l, node, k) && i < y->count; i++)
+            made.bias[i] += share[i] * in[k]->data[index[i]];
+        if (!lower_is_encrypted(l, node, k)) continue;
+        rc = sparse_gather(&matrix, l->memory, y->count, in[k]->count, index, share, err);
+        if (rc != CKKS_OK) return rc;
+        made.terms[made.term_count++] = (ir_term){lower_symbol(l, node, k)->node, matrix};
+    }
     return lower_append(l, node, &made, err);
+}
+
+static ckks_status negative_evaluate(evaluation *e, ckks_error *err) {
+    const ckks_status rc = output_like(e, 0, e->in[0], err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++) e->out[0]->data[i] = -e->in[0]->data[i];
+    e->out[0]->is_integer = e->in[0]->is_integer;
+    return rc;
+}
+
+static ckks_status negative_lower(lowering *l, const model_node *node, ckks_error *err) {
+    const uint32_t count = l->model->values[node->inputs[0]].sample.count;
+    double *factor = arena_take(l->memory, count, sizeof *factor);
+    sparse *matrix;
+    if (!factor) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for constants");
+    for (uint32_t i = 0; i < count; i++) factor[i] = -1;
+    const ckks_status rc = sparse_gather(&matrix, l->memory, count, count, NULL, factor, err);
+    return rc == CKKS_OK ? lower_linear(l, node, lower_symbol(l, node, 0)->node, matrix, NULL, err) : rc;
 }
 
 const operator_row operators_elementwise[] = {
     {"", "Add", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
     {"", "Sub", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
     {"", "Mul", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
-    {"", "Div", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
-    {"", "Pow", 2, 2, 1, 0, elementwise_evaluate, pow_lower, NULL},
+    {"", "Div", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, "by constants"},
+    {"", "Neg", 1, 1, 1, 0, negative_evaluate, negative_lower, NULL},
+    {"", "Sum", 1, OPERATOR_MANY, 1, 0, many_evaluate, many_lower, NULL},
+    {"", "Mean", 1, OPERATOR_MANY, 1, 0, many_evaluate, many_lower, NULL},
     {0},
 };

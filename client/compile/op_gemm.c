@@ -203,7 +203,7 @@ static ckks_status matmul_lower(lowering *l, const model_node *node, ckks_error 
 }
 
 const operator_row operators_gemm[] = {
-    {"", "Gemm", 2, 3, 1, 0, gemm_evaluate, gemm_lower, NULL},
-    {"", "MatMul", 2, 2, 1, 0, matmul_evaluate, matmul_lower, NULL},
+    {"", "Gemm", 2, 3, 1, 0, gemm_evaluate, gemm_lower, "one factor constant"},
+    {"", "MatMul", 2, 2, 1, 0, matmul_evaluate, matmul_lower, "one factor constant"},
     {0},
 };

@@ -23,20 +23,27 @@ static bool softmax_takes_row(const onnx_model *m, const model_node *node, const
     return count == x->count;
 }
 
+/* one vector: `count` elements that are `stride` apart */
+static void softmax_vector(double *y, const double *x, uint32_t count, uint32_t stride) {
+    double top = -INFINITY, total = 0;
+    for (uint32_t i = 0; i < count; i++) top = fmax(top, x[(size_t)i * stride]);
+    for (uint32_t i = 0; i < count; i++) total += y[(size_t)i * stride] = exp(x[(size_t)i * stride] - top);
+    for (uint32_t i = 0; i < count; i++) y[(size_t)i * stride] /= total;
+}
+
 static ckks_status softmax_evaluate(evaluation *e, ckks_error *err) {
     const tensor *x = e->in[0];
+    const uint32_t axis = axis_of(e->node, x, softmax_axis(e->model));
+    const bool is_flat = e->model->opset && e->model->opset < 13;
+    uint32_t stride = 1;
+    if (axis == MODEL_NONE) return node_error(e->node, err, "axis is out of range");
     const ckks_status rc = output_like(e, 0, x, err);
-    double top = -INFINITY, total = 0, *y = e->out[0]->data;
     if (rc != CKKS_OK) return rc;
-    if (axis_of(e->node, x, softmax_axis(e->model)) == MODEL_NONE)
-        return node_error(e->node, err, "axis is out of range");
-    if (!softmax_takes_row(e->model, e->node, x)) {
-        e->out[0]->data = NULL; /* refused when lowered */
-        return CKKS_OK;
-    }
-    for (uint32_t i = 0; i < x->count; i++) top = fmax(top, x->data[i]);
-    for (uint32_t i = 0; i < x->count; i++) total += y[i] = exp(x->data[i] - top);
-    for (uint32_t i = 0; i < x->count; i++) y[i] /= total;
+    for (uint32_t i = axis + 1; i < x->rank; i++) stride *= x->dims[i];
+    const uint32_t count = x->dims[axis] * (is_flat ? stride : 1);
+    if (is_flat) stride = 1;
+    for (uint32_t i = 0; i < x->count; i++)
+        if (i / stride % count == 0) softmax_vector(e->out[0]->data + i, x->data + i, count, stride);
     return CKKS_OK;
 }
 
@@ -55,20 +62,25 @@ static ckks_status softmax_lower(lowering *l, const model_node *node, ckks_error
 static ckks_status argmax_evaluate(evaluation *e, ckks_error *err) {
     const tensor *x = e->in[0];
     const uint32_t axis = axis_of(e->node, x, 0);
+    const bool takes_last = node_int(e->node, "select_last_index", 0) != 0;
     int64_t dims[TENSOR_RANK_MAX];
-    uint32_t rank = 0, best = 0;
+    uint32_t rank = 0, stride = 1;
     if (axis == MODEL_NONE) return node_error(e->node, err, "axis is out of range");
     for (uint32_t i = 0; i < x->rank; i++)
         if (i != axis || node_int(e->node, "keepdims", 1)) dims[rank++] = i == axis ? 1 : x->dims[i];
     const ckks_status rc = output_shape(e, 0, dims, rank, err);
     if (rc != CKKS_OK) return rc;
-    if (x->dims[axis] != x->count) {
-        e->out[0]->data = NULL; /* refused when lowered */
-        return CKKS_OK;
+    for (uint32_t i = axis + 1; i < x->rank; i++) stride *= x->dims[i];
+    const uint32_t size = x->dims[axis];
+    for (uint32_t i = 0; i < e->out[0]->count; i++) {
+        const double *from = x->data + (size_t)(i / stride) * size * stride + i % stride;
+        uint32_t best = 0;
+        for (uint32_t k = 1; k < size; k++) {
+            const double gain = from[(size_t)k * stride] - from[(size_t)best * stride];
+            if (gain > 0 || (gain == 0 && takes_last)) best = k;
+        }
+        e->out[0]->data[i] = best;
     }
-    for (uint32_t i = 1; i < x->count; i++)
-        if (x->data[i] > x->data[best]) best = i;
-    e->out[0]->data[0] = best;
     e->out[0]->is_integer = true;
     return CKKS_OK;
 }
@@ -77,7 +89,7 @@ static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error 
     const tensor *x = &l->model->values[node->inputs[0]].sample;
     const symbol *from = lower_symbol(l, node, 0);
     const uint32_t axis = axis_of(node, x, 0);
-    if (axis == MODEL_NONE || x->dims[axis] != x->count)
+    if (axis == MODEL_NONE || x->dims[axis] != x->count || node_int(node, "select_last_index", 0))
         return lower_refuse(
             l, node, "it compares encrypted values within the row, or rows of the batch",
             "only an ArgMax over all scores, at the end (axis 1), is possible: the client computes it", err);
@@ -91,7 +103,7 @@ static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error 
 }
 
 const operator_row operators_output[] = {
-    {"", "Softmax", 1, 1, 1, 0, softmax_evaluate, softmax_lower, NULL},
-    {"", "ArgMax", 1, 1, 1, OPERATOR_AFTER_SCORES, argmax_evaluate, argmax_lower, NULL},
+    {"", "Softmax", 1, 1, 1, 0, softmax_evaluate, softmax_lower, OPERATOR_CLIENT_SIDE},
+    {"", "ArgMax", 1, 1, 1, OPERATOR_AFTER_SCORES, argmax_evaluate, argmax_lower, OPERATOR_CLIENT_SIDE},
     {0},
 };

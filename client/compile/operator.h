@@ -37,6 +37,8 @@ typedef ckks_status (*operator_lower)(lowering *l, const model_node *node, ckks_
 
 /* the note of an operator that shapes and constants are computed with, and nothing else */
 #define OPERATOR_CONSTANT_ONLY "constants and shapes"
+/* the note of an operator that the client applies to the decrypted scores */
+#define OPERATOR_CLIENT_SIDE "by the client, over all scores"
 
 enum {
     OPERATOR_AFTER_SCORES = 1, /* may stand behind what the client computes (a softmax, a label) */

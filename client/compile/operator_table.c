@@ -23,8 +23,6 @@ void operator_way_out(const char *type, const char **reason, const char **way_ou
          "suffice)"},
         {"LayerNormalization", "it divides by a value that depends on the input",
          "train without it, or with a normalisation whose statistics are constants"},
-        {"Exp", "no polynomial for this function",
-         "move it behind the outputs, or use Sigmoid, Tanh or x*Sigmoid(x)"},
         {"LeakyRelu", "no polynomial for this function",
          "use Relu, or x*Sigmoid(x) (SiLU), which needs a lower degree"},
         {"Elu", "no polynomial for this function", "use x*Sigmoid(x) (SiLU) and train again"},

@@ -116,11 +116,11 @@ def refused():
     """A model with three operators that cannot run encrypted; there is nothing to evaluate."""
     make = helper.make_tensor_value_info
     write_model(os.path.join(WHERE, "refused.onnx"), "refused",
-                [node("MatMul", ["x", "w"], ["h"], "layer"), node("Conv", ["h", "k"], ["c"], "conv_1"),
-                 node("Exp", ["h"], ["e"], "exp_1"), node("Div", ["x", "h"], ["r"], "ratio"),
+                [node("MatMul", ["x", "w"], ["h"], "layer"), node("ReduceMax", ["h"], ["c"], "maximum_1", axes=[1]),
+                 node("Log", ["h"], ["e"], "log_1"), node("Div", ["x", "h"], ["r"], "ratio"),
                  node("Add", ["c", "e"], ["s"], "sum_1"), node("Add", ["s", "r"], ["y"], "sum_2")],
                 [make("x", TensorProto.FLOAT, ["n", 4])], [make("y", TensorProto.FLOAT, None)],
-                [tensor("w", random(4, 4)), tensor("k", random(1, 1, 1))], is_complete=False)
+                [tensor("w", random(4, 4))], is_complete=False)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,8 @@ static void check_tensor(node_case *c, const Onnx__Tensor *t, const char *what) 
     if (c->skip[0]) return;
     if (!t) {
         snprintf(c->skip, sizeof c->skip, "%s is no tensor", what);
+    } else if (t->data_type < 0 || t->data_type > 16) {
+        snprintf(c->skip, sizeof c->skip, "%s has elements of type %d", what, t->data_type);
     } else if (t->data_type == 8 || t->data_type == 14 || t->data_type == 15 || t->data_type == 0) {
         snprintf(c->skip, sizeof c->skip, "%s has elements of type %s", what, names[t->data_type]);
     } else {
@@ -109,13 +111,13 @@ static void pretend_version_7(const node_case *c) {
             if (c->model->opset_import[i]->version < 7) c->model->opset_import[i]->version = 7;
 }
 
-static void case_load(node_case *c, const char *folder, const char *name) {
+static bool case_load(node_case *c, const char *folder, const char *name) {
     char path[400];
     size_t size;
     *c = (node_case){.name = name};
     snprintf(path, sizeof path, "%s/%s/model.onnx", folder, name);
     uint8_t *bytes = read_file(path, &size);
-    assert_non_null(bytes);
+    if (!bytes) return false;
     c->model = onnx__model__unpack(NULL, size, bytes);
     free(bytes);
     assert_non_null(c->model);
@@ -135,6 +137,7 @@ static void case_load(node_case *c, const char *folder, const char *name) {
         c->outputs[i] = read_tensor(path, "output", i);
         check_tensor(c, c->outputs[i], "an output");
     }
+    return true;
 }
 
 static void case_free(node_case *c) {
@@ -332,8 +335,8 @@ static outcome run_encrypted(const node_case *c) {
         assert_int_equal(tensor_from_message(&row, c->inputs[encrypted], &memory, "row", &err), CKKS_OK);
         for (uint32_t i = 0; i < row.count; i++) row.data[i] = -row.data[i];
         out = run_lowered(&lowered, c, row.data);
-    } else if (rc == CKKS_UNSUPPORTED && getenv("V")) {
-        print_message("    %s: %s\n", c->name, err.message);
+    } else if (rc == CKKS_UNSUPPORTED && m && !m->refusal_count) {
+        out = OUTCOME_NONE; /* a constant, whatever the input is */
     } else if (rc != CKKS_UNSUPPORTED) {
         print_message("    %s: %s: %s\n", c->name, err.field, err.message);
     }
@@ -356,7 +359,7 @@ static bool is_known(const Onnx__Model *m) {
 static void run_case(const char *folder, const char *name) {
     node_case c;
     outcome out = OUTCOME_NONE;
-    case_load(&c, folder, name);
+    if (!case_load(&c, folder, name)) return;
     if (is_known(c.model)) {
         if (!c.skip[0] && run_clear(&c)) out = run_encrypted(&c);
         if (c.skip[0]) print_message("  skipped %s: %s\n", name, c.skip);
@@ -375,9 +378,10 @@ static void run_case(const char *folder, const char *name) {
 
 static void node_models_give_the_outputs_of_the_package(void **state) {
     (void)state;
-    static const char *const folders[] = {TESTDATA "/node", TESTDATA "/simple", TESTDATA "/pytorch-converted",
-                                          TESTDATA "/pytorch-operator"};
-    for (size_t f = 0; f < sizeof folders / sizeof *folders; f++) {
+    const char *const more = getenv("ONNX_NODE_MODELS"); /* of a later version of onnx, for instance */
+    const char *const folders[] = {TESTDATA "/node", TESTDATA "/simple", TESTDATA "/pytorch-converted",
+                                   TESTDATA "/pytorch-operator", more ? more : TESTDATA "/node"};
+    for (size_t f = 0; f < (more ? 5 : 4); f++) {
         struct dirent **names;
         const int count = scandir(folders[f], &names, NULL, alphasort);
         if (count < 0) fail_msg("%s is not there: make deps installs libonnx-testdata", folders[f]);
