@@ -39,6 +39,14 @@ static double half_value(uint16_t bits) {
     return bits >> 15 ? -magnitude : magnitude;
 }
 
+/* the upper half of a binary32 */
+static double brain_value(uint16_t upper) {
+    const uint32_t bits = (uint32_t)upper << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (double)value;
+}
+
 /* one element of raw_data, little-endian */
 static double raw_value(const uint8_t *at, int32_t type) {
     switch (type) {
@@ -56,6 +64,8 @@ static double raw_value(const uint8_t *at, int32_t type) {
     }
     case ELEMENT_FLOAT16:
         return half_value(bytes_read_u16(at));
+    case ELEMENT_BFLOAT16:
+        return brain_value(bytes_read_u16(at));
     case ELEMENT_UINT8:
     case ELEMENT_BOOL:
         return *at;
@@ -85,6 +95,7 @@ static uint32_t element_bytes(int32_t type) {
     case ELEMENT_UINT16:
     case ELEMENT_INT16:
     case ELEMENT_FLOAT16:
+    case ELEMENT_BFLOAT16:
         return 2;
     case ELEMENT_FLOAT:
     case ELEMENT_INT32:
@@ -128,6 +139,8 @@ static double typed_value(const Onnx__Tensor *m, size_t i) {
         return (double)m->uint64_data[i];
     case ELEMENT_FLOAT16:
         return half_value((uint16_t)m->int32_data[i]);
+    case ELEMENT_BFLOAT16:
+        return brain_value((uint16_t)m->int32_data[i]);
     default:
         return m->int32_data[i];
     }
@@ -164,8 +177,8 @@ ckks_status tensor_from_message(tensor *out, const Onnx__Tensor *m, arena *memor
     t.data = arena_take(memory, t.count, sizeof *t.data);
     if (!t.data)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, what, "no memory for %u elements", t.count);
-    t.is_integer =
-        m->data_type != ELEMENT_FLOAT && m->data_type != ELEMENT_DOUBLE && m->data_type != ELEMENT_FLOAT16;
+    t.is_integer = m->data_type != ELEMENT_FLOAT && m->data_type != ELEMENT_DOUBLE &&
+                   m->data_type != ELEMENT_FLOAT16 && m->data_type != ELEMENT_BFLOAT16;
     for (uint32_t i = 0; i < t.count; i++) {
         t.data[i] = is_raw ? raw_value(m->raw_data.data + (size_t)i * size, m->data_type) : typed_value(m, i);
         if (!isfinite(t.data[i]))

@@ -370,9 +370,11 @@ static ckks_status plan_depth(movement *m, ckks_error *err) {
     const uint32_t spread[6][2] = {{n, c * plane}, {deep, is_crd ? b * b * plane : plane},
                                    {h, w},         {b, is_crd ? b * plane : b * deep * plane},
                                    {w, 1},         {b, is_crd ? plane : deep * plane}};
-    const uint32_t gather[6][2] = {{n, c * plane}, {b, w}, {b, 1}, {c, plane}, {h / b, b * w}, {w / b, b}};
+    const uint32_t gather[2][6][2] = {
+        {{n, c * plane}, {b, w}, {b, 1}, {c, plane}, {h / b, b * w}, {w / b, b}},
+        {{n, c * plane}, {c, plane}, {b, w}, {b, 1}, {h / b, b * w}, {w / b, b}}};
     for (int i = 0; i < 6; i++) {
-        const uint32_t *axis = to_space ? spread[i] : gather[i];
+        const uint32_t *axis = to_space ? spread[i] : gather[is_crd][i];
         const ckks_status rc = add_plain_axis(m, axis[0], axis[1], err);
         if (rc != CKKS_OK) return rc;
     }
