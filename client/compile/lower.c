@@ -89,16 +89,49 @@ static void find_final(lowering *l) {
     }
 }
 
+/* A stand-in for what a refused operator would give, so that the operators behind it are looked at too: all
+ * refusals come at once. */
+static ckks_status stand_in(lowering *l, const model_node *node, uint32_t output, ckks_error *err) {
+    const tensor *sample = &l->model->values[node->outputs[output]].sample;
+    ir_node made = {.kind = IR_INPUT, .count = sample->count, .source = node->label};
+    symbol *s = &l->symbols[node->outputs[output]];
+    if (!sample->data || !sample->count) return CKKS_OK; /* its shape is not known */
+    set_shape(&made, sample);
+    *s = (symbol){.kind = SYMBOL_ENCRYPTED, .is_refused = true};
+    return ir_append(&s->node, l->graph, &made, err);
+}
+
+static ckks_status lower_operator(lowering *l, const model_node *node, ckks_error *err) {
+    const uint32_t refusals = l->model->refusal_count;
+    bool is_refused = false;
+    for (uint32_t k = 0; k < node->input_count; k++)
+        is_refused = is_refused || (node->inputs[k] != MODEL_NONE && lower_symbol(l, node, k)->is_refused);
+    ckks_status rc = node->op->lower(l, node, err);
+    for (uint32_t k = 0; k < node->output_count && rc == CKKS_OK; k++) {
+        const model_value *value = &l->model->values[node->outputs[k]];
+        symbol *s = &l->symbols[node->outputs[k]];
+        s->is_refused = s->is_refused || is_refused;
+        if (s->kind != SYMBOL_UNKNOWN) continue;
+        if (l->model->refusal_count == refusals && (value->consumer_count || value->is_graph_output))
+            rc = lower_refuse(l, node, "an output beside the first is used", "keep the first output alone",
+                              err);
+        if (rc == CKKS_OK && l->model->refusal_count > refusals) rc = stand_in(l, node, k, err);
+    }
+    return rc;
+}
+
 static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *err) {
-    bool is_constant = true, is_client = false;
+    bool is_constant = true, is_client = false, is_unknown = false;
     if (!node->op || l->symbols[node->outputs[0]].kind == SYMBOL_CONSTANT) return CKKS_OK;
     for (uint32_t k = 0; k < node->input_count; k++) {
         if (node->inputs[k] == MODEL_NONE) continue;
         const symbol_kind kind = lower_symbol(l, node, k)->kind;
-        if (kind == SYMBOL_UNKNOWN) return CKKS_OK;
+        is_unknown = is_unknown || kind == SYMBOL_UNKNOWN;
         is_constant = is_constant && kind == SYMBOL_CONSTANT;
         is_client = is_client || kind == SYMBOL_CLIENT;
     }
+    /* behind something of unknown shape only what is refused whatever it gets can be told */
+    if (is_unknown) return node->op->flags & OPERATOR_REFUSED ? lower_operator(l, node, err) : CKKS_OK;
     if (is_constant) {
         for (uint32_t k = 0; k < node->output_count; k++) l->symbols[node->outputs[k]].kind = SYMBOL_CONSTANT;
         return CKKS_OK;
@@ -107,7 +140,7 @@ static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *e
         return lower_refuse(l, node,
                             "it comes after a step that only the client can compute (softmax, label)",
                             "end the model at the scores and apply the rest to the decrypted result", err);
-    return node->op->lower(l, node, err);
+    return lower_operator(l, node, err);
 }
 
 static bool steps_merge(client_steps *into, const client_steps *from) {
@@ -133,7 +166,7 @@ static void complete_steps(client_steps *steps, uint32_t score_count) {
 
 static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *err) {
     onnx_model *m = l->model;
-    bool is_found = false;
+    bool is_found = false, is_refused = false;
     for (uint32_t i = 0; i < m->output_count; i++) {
         const uint32_t value = m->outputs[i];
         const symbol *s = &l->symbols[value];
@@ -145,8 +178,9 @@ static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *er
             out->graph.output = s->node;
             m->score_value = s->kind == SYMBOL_CLIENT ? s->score_value : value;
         }
+        is_refused = is_refused || s->is_refused;
         const bool is_same = out->graph.output == s->node && steps_merge(&out->steps, &s->steps);
-        if (is_same) continue;
+        if (is_same || is_refused) continue;
         if (!node)
             return ckks_error_set(err, CKKS_UNSUPPORTED, m->values[value].name,
                                   "the input is an output as well");

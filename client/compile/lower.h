@@ -46,6 +46,7 @@ typedef struct symbol {
     uint32_t score_value; /* CLIENT: ONNX value that is the scores when evaluated with scores_only */
     bool is_label;        /* CLIENT: a label, not a vector */
     client_steps steps;   /* CLIENT */
+    bool is_refused;      /* stands behind a refused operator: walked on for the sake of further refusals */
 } symbol;
 
 typedef struct lowering {

@@ -316,8 +316,9 @@ const operator_row operators_activation[] = {
     {"", "Max", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower, "polynomial; with one constant"},
     {"", "Min", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower, "polynomial; with one constant"},
     {"", "Pow", 2, 2, 1, 0, pow_evaluate, pow_lower, "constant whole exponents from 1 to 16"},
-    {"", "Sqrt", 1, 1, 1, 0, singular_evaluate, singular_lower, OPERATOR_CONSTANT_ONLY},
-    {"", "Log", 1, 1, 1, 0, singular_evaluate, singular_lower, OPERATOR_CONSTANT_ONLY},
-    {"", "Reciprocal", 1, 1, 1, 0, singular_evaluate, singular_lower, OPERATOR_CONSTANT_ONLY},
+    {"", "Sqrt", 1, 1, 1, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, singular_evaluate, singular_lower, NULL},
+    {"", "Log", 1, 1, 1, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, singular_evaluate, singular_lower, NULL},
+    {"", "Reciprocal", 1, 1, 1, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, singular_evaluate, singular_lower,
+     NULL},
     {0},
 };

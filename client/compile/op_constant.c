@@ -214,13 +214,11 @@ static ckks_status compare_lower(lowering *l, const model_node *node, ckks_error
 }
 
 #define CONSTANT(type, inputs, evaluate)                                                                     \
-    { "", type, inputs, inputs, 1, 0, evaluate, compare_lower, OPERATOR_CONSTANT_ONLY }
+    { "", type, inputs, inputs, 1, OPERATOR_CONSTANT_ONLY, evaluate, compare_lower, NULL }
 
 const operator_row operators_constant[] = {
-    {"", "Shape", 1, 1, 1, OPERATOR_SHAPE_ONLY | OPERATOR_AFTER_SCORES, shape_evaluate, never_lowered,
-     OPERATOR_CONSTANT_ONLY},
-    {"", "Size", 1, 1, 1, OPERATOR_SHAPE_ONLY | OPERATOR_AFTER_SCORES, size_evaluate, never_lowered,
-     OPERATOR_CONSTANT_ONLY},
+    {"", "Shape", 1, 1, 1, OPERATOR_SHAPE_ONLY | OPERATOR_AFTER_SCORES, shape_evaluate, never_lowered, NULL},
+    {"", "Size", 1, 1, 1, OPERATOR_SHAPE_ONLY | OPERATOR_AFTER_SCORES, size_evaluate, never_lowered, NULL},
     CONSTANT("ConstantOfShape", 1, fill_evaluate),
     CONSTANT("Range", 3, range_evaluate),
     CONSTANT("Not", 1, one_evaluate),

@@ -149,17 +149,17 @@ static ckks_status reduce_lower(lowering *l, const model_node *node, ckks_error 
     return lower_linear(l, node, from, matrix, NULL, err);
 }
 
-#define REDUCE(type, note)                                                                                   \
-    { "", type, 1, 2, 1, 0, reduce_evaluate, reduce_lower, note }
+#define REDUCE(type, flags)                                                                                  \
+    { "", type, 1, 2, 1, flags, reduce_evaluate, reduce_lower, (flags) ? NULL : "constant axes" }
 
 const operator_row operators_reduce[] = {
-    REDUCE("ReduceSum", "constant axes"),
-    REDUCE("ReduceMean", "constant axes"),
-    REDUCE("ReduceSumSquare", "constant axes"),
-    REDUCE("ReduceL1", OPERATOR_CONSTANT_ONLY),
-    REDUCE("ReduceL2", OPERATOR_CONSTANT_ONLY),
-    REDUCE("ReduceMax", OPERATOR_CONSTANT_ONLY),
-    REDUCE("ReduceMin", OPERATOR_CONSTANT_ONLY),
+    REDUCE("ReduceSum", 0),
+    REDUCE("ReduceMean", 0),
+    REDUCE("ReduceSumSquare", 0),
+    REDUCE("ReduceL1", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED),
+    REDUCE("ReduceL2", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED),
+    REDUCE("ReduceMax", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED),
+    REDUCE("ReduceMin", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED),
     REDUCE("ReduceProd", OPERATOR_CONSTANT_ONLY),
     {0},
 };

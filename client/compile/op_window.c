@@ -5,6 +5,7 @@
  */
 #include "client/compile/window.h"
 
+#include <math.h>
 #include <string.h>
 
 static void shape_with_axes(int64_t dims[TENSOR_RANK_MAX], uint32_t batch, uint32_t channels,
@@ -140,12 +141,13 @@ static ckks_status conv_lower(lowering *l, const model_node *node, ckks_error *e
 typedef struct pool {
     window window;
     uint32_t planes;
-    bool counts_pad;
+    bool counts_pad, takes_maximum;
 } pool;
 
 static ckks_status pool_read(pool *p, const model_node *node, const tensor *x, ckks_error *err) {
     ckks_status rc;
-    *p = (pool){.counts_pad = node_int(node, "count_include_pad", 0) != 0};
+    *p = (pool){.counts_pad = node_int(node, "count_include_pad", 0) != 0,
+                .takes_maximum = strstr(node->proto->op_type, "Max") != NULL};
     if (strncmp(node->proto->op_type, "Global", 6) == 0) {
         if (x->rank < 3) return node_error(node, err, "its input has %u axes", x->rank);
         p->window = (window){.axes = x->rank - 2, .in_count = 1, .out_count = 1};
@@ -191,9 +193,10 @@ static ckks_status pool_evaluate(evaluation *e, ckks_error *err) {
     for (uint32_t out = 0; out < w->out_count; out++) {
         const uint32_t divisor = pool_window(in, &count, &p, out);
         for (uint32_t plane = 0; plane < p.planes; plane++) {
-            double sum = 0;
-            for (uint32_t i = 0; i < count; i++) sum += x->data[(size_t)plane * w->in_count + in[i]];
-            e->out[0]->data[(size_t)plane * w->out_count + out] = sum / divisor;
+            const double *seen = x->data + (size_t)plane * w->in_count;
+            double sum = 0, top = -INFINITY;
+            for (uint32_t i = 0; i < count; i++) sum += seen[in[i]], top = fmax(top, seen[in[i]]);
+            e->out[0]->data[(size_t)plane * w->out_count + out] = p.takes_maximum ? top : sum / divisor;
         }
     }
     return CKKS_OK;
@@ -223,9 +226,20 @@ static ckks_status pool_lower(lowering *l, const model_node *node, ckks_error *e
     return lower_linear(l, node, lower_symbol(l, node, 0)->node, m, NULL, err);
 }
 
+static ckks_status maximum_lower(lowering *l, const model_node *node, ckks_error *err) {
+    return lower_refuse(
+        l, node, "a maximum needs comparisons, which encrypted numbers do not have",
+        "put AveragePool with the same kernel, stride and pads in its place (torch: AvgPool2d) "
+        "and train again: a few epochs from the old weights are enough",
+        err);
+}
+
 const operator_row operators_window[] = {
     {"", "Conv", 2, 3, 1, 0, conv_evaluate, conv_lower, "constant weights"},
     {"", "AveragePool", 1, 1, 1, 0, pool_evaluate, pool_lower, NULL},
     {"", "GlobalAveragePool", 1, 1, 1, 0, pool_evaluate, pool_lower, NULL},
+    {"", "MaxPool", 1, 1, 2, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, pool_evaluate, maximum_lower, NULL},
+    {"", "GlobalMaxPool", 1, 1, 1, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, pool_evaluate, maximum_lower,
+     NULL},
     {0},
 };

@@ -35,14 +35,12 @@ typedef ckks_status (*operator_evaluate)(evaluation *e, ckks_error *err);
  * What cannot run encrypted is recorded with lower_refuse and is no error. */
 typedef ckks_status (*operator_lower)(lowering *l, const model_node *node, ckks_error *err);
 
-/* the note of an operator that shapes and constants are computed with, and nothing else */
-#define OPERATOR_CONSTANT_ONLY "constants and shapes"
-/* the note of an operator that the client applies to the decrypted scores */
-#define OPERATOR_CLIENT_SIDE "by the client, over all scores"
-
 enum {
-    OPERATOR_AFTER_SCORES = 1, /* may stand behind what the client computes (a softmax, a label) */
-    OPERATOR_SHAPE_ONLY = 2,   /* reads its inputs' shapes alone: a constant, whatever the inputs are */
+    OPERATOR_AFTER_SCORES = 1,  /* may stand behind what the client computes (a softmax, a label) */
+    OPERATOR_SHAPE_ONLY = 2,    /* reads its inputs' shapes alone: a constant, whatever the inputs are */
+    OPERATOR_CONSTANT_ONLY = 4, /* constants are computed with it; encrypted values are refused */
+    OPERATOR_CLIENT_SIDE = 8,   /* the client applies it to the decrypted scores */
+    OPERATOR_REFUSED = 16,      /* no part of shape arithmetic: refused also where its input is not known */
 };
 
 typedef struct operator_row {
@@ -57,6 +55,10 @@ typedef struct operator_row {
 const operator_row *operator_find(const char *domain, const char *type);
 /* operator_way_out fills why an operator that is not in the table cannot run, and what to do instead. */
 void operator_way_out(const char *type, const char **reason, const char **way_out);
+/* operator_refusals: how many types have a reason of their own; entry `index` of them. */
+uint32_t operator_refusals(uint32_t index, const char **type, const char **reason, const char **way_out);
+/* operator_row_at: row `index` of all families in order, NULL past the end. */
+const operator_row *operator_row_at(uint32_t index);
 
 /* the families */
 extern const operator_row operators_gemm[], operators_window[], operators_normalization[],

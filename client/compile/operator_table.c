@@ -3,51 +3,23 @@
 #include <math.h>
 #include <string.h>
 
-const operator_row *operator_find(const char *domain, const char *type) {
-    const operator_row *const families[] = {
-        operators_gemm,  operators_window,     operators_normalization, operators_elementwise,
-        operators_shape, operators_classifier, operators_activation,    operators_output,
-        operators_move,  operators_reduce,     operators_constant,      NULL};
-    for (const operator_row *const *family = families; *family; family++)
-        for (const operator_row *row = *family; row->type; row++)
-            if (strcmp(row->type, type) == 0 && strcmp(row->domain, domain) == 0) return row;
+static const operator_row *const families[] = {
+    operators_gemm,       operators_window, operators_normalization, operators_elementwise,
+    operators_activation, operators_reduce, operators_move,          operators_shape,
+    operators_constant,   operators_output, operators_classifier};
+
+const operator_row *operator_row_at(uint32_t index) {
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (const operator_row *row = families[f]; row->type; row++)
+            if (index-- == 0) return row;
     return NULL;
 }
 
-void operator_way_out(const char *type, const char **reason, const char **way_out) {
-    static const struct {
-        const char *type, *reason, *way_out;
-    } known[] = {
-        {"MaxPool", "a maximum needs comparisons, which encrypted numbers do not have",
-         "use AveragePool of the same kernel and stride, and train again (a few epochs from the old weights "
-         "suffice)"},
-        {"LayerNormalization", "it divides by a value that depends on the input",
-         "train without it, or with a normalisation whose statistics are constants"},
-        {"LeakyRelu", "no polynomial for this function",
-         "use Relu, or x*Sigmoid(x) (SiLU), which needs a lower degree"},
-        {"Elu", "no polynomial for this function", "use x*Sigmoid(x) (SiLU) and train again"},
-        {"Gelu", "no polynomial for this function", "use x*Sigmoid(x) (SiLU) and train again"},
-        {"Dropout", "it belongs to training", "export the model in evaluation mode"},
-        {"Gather", "an index that depends on encrypted data cannot be followed",
-         "select columns before encryption, or write the selection as a MatMul"},
-        {"Greater", "encrypted numbers cannot be compared", "leave the score as output: the client compares"},
-        {"Less", "encrypted numbers cannot be compared", "leave the score as output: the client compares"},
-        {"Where", "encrypted numbers cannot be compared", "leave the score as output: the client decides"},
-        {"If", "a branch on encrypted data cannot be taken", "export one branch"},
-        {"Loop", "loops are not compiled", "unroll it before export"},
-        {"ai.onnx.ml.TreeEnsembleClassifier", "trees compare, which encrypted numbers cannot",
-         "train a logistic regression or a small network on the same table"},
-        {"ai.onnx.ml.TreeEnsembleRegressor", "trees compare, which encrypted numbers cannot",
-         "train a linear model or a small network on the same table"},
-        {"ai.onnx.ml.LinearRegressor", "this operator is not compiled",
-         "write it as Gemm: the weights are the same"},
-    };
-    *reason = "this operator is not compiled";
-    *way_out = "write it with Gemm, MatMul, Add, Sub, Mul, Reshape and an activation, or take it out of the "
-               "model and "
-               "apply it before encryption";
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].type, type) == 0) *reason = known[i].reason, *way_out = known[i].way_out;
+const operator_row *operator_find(const char *domain, const char *type) {
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (const operator_row *row = families[f]; row->type; row++)
+            if (strcmp(row->type, type) == 0 && strcmp(row->domain, domain) == 0) return row;
+    return NULL;
 }
 
 /* ---- help for evaluate ---- */

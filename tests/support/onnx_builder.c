@@ -155,6 +155,13 @@ void onnx_builder_text(onnx_builder *b, Onnx__Node *node, const char *name, cons
     a->s = (ProtobufCBinaryData){strlen(value), (uint8_t *)text(b, value)};
 }
 
+void onnx_builder_ints(onnx_builder *b, Onnx__Node *node, const char *name, size_t count,
+                       const int64_t *values) {
+    Onnx__Attribute *a = attribute(b, node, name);
+    a->ints = take(b, count, sizeof *a->ints), a->n_ints = count;
+    memcpy(a->ints, values, count * sizeof *values);
+}
+
 void onnx_builder_floats(onnx_builder *b, Onnx__Node *node, const char *name, size_t count,
                          const float *values) {
     Onnx__Attribute *a = attribute(b, node, name);

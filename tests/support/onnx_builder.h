@@ -25,6 +25,8 @@ Onnx__Node *onnx_builder_node(onnx_builder *b, const char *domain, const char *t
                               const char *inputs, const char *outputs);
 void onnx_builder_int(onnx_builder *b, Onnx__Node *node, const char *name, int64_t value);
 void onnx_builder_text(onnx_builder *b, Onnx__Node *node, const char *name, const char *value);
+void onnx_builder_ints(onnx_builder *b, Onnx__Node *node, const char *name, size_t count,
+                       const int64_t *values);
 void onnx_builder_floats(onnx_builder *b, Onnx__Node *node, const char *name, size_t count,
                          const float *values);
 /* the model, for the test to spoil */

@@ -1,0 +1,111 @@
+/* Operators that are not in the table: why they cannot run encrypted, and what to do instead. */
+#include "client/compile/operator.h"
+
+#include <string.h>
+
+#define DISTIL                                                                                               \
+    "distil it into a small network: let it score the training rows and many copies with some columns "      \
+    "exchanged between rows, train an MLP on these scores (scikit-learn: MLPRegressor, two layers of 32 to " \
+    "64; torch: SiLU), and export that"
+#define FLOAT_MODEL                                                                                          \
+    "export the model before quantisation: encrypted numbers are real, so it is neither slower nor larger"
+#define STATISTICS "it divides by a value that depends on the input"
+#define BATCH_NORM                                                                                           \
+    "train with BatchNormalization instead, whose statistics are constants once training is over"
+#define RECURRENT "steps that feed each other are as many levels, more than there are"
+#define FEED_FORWARD                                                                                         \
+    "use one-dimensional convolutions over the sequence, or a dense network on features of it"
+
+typedef struct refusal_row {
+    const char *type, *reason, *way_out;
+} refusal_row;
+
+static const refusal_row rows[] = {
+    {"LpPool", "it takes roots of sums", "use AveragePool and train again"},
+    {"GlobalLpPool", "it takes roots of sums", "use GlobalAveragePool and train again"},
+    {"LayerNormalization", STATISTICS, BATCH_NORM},
+    {"RMSNormalization", STATISTICS, BATCH_NORM},
+    {"InstanceNormalization", STATISTICS, BATCH_NORM},
+    {"GroupNormalization", STATISTICS, BATCH_NORM},
+    {"MeanVarianceNormalization", STATISTICS, BATCH_NORM},
+    {"LpNormalization", STATISTICS, BATCH_NORM},
+    {"LRN", STATISTICS, BATCH_NORM},
+    {"LogSoftmax", "it divides by a sum of encrypted values",
+     "end the model at the scores, or with Softmax: the client computes it after decryption"},
+    {"Hardmax", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
+    {"TopK", "encrypted numbers cannot be compared", "end the model at the scores: the client sorts"},
+    {"ArgMin", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
+    {"NonZero", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
+    {"NonMaxSuppression", "encrypted numbers cannot be compared",
+     "end the model at the boxes and scores: the client selects"},
+    {"ThresholdedRelu", "it jumps, and polynomials do not", "use Relu or x*Sigmoid(x) and train again"},
+    {"Shrink", "it jumps, and polynomials do not", "use x*Sigmoid(x) and train again"},
+    {"Mod", "it jumps, and polynomials do not", "apply it before encryption"},
+    {"LSTM", RECURRENT, FEED_FORWARD},
+    {"GRU", RECURRENT, FEED_FORWARD},
+    {"RNN", RECURRENT, FEED_FORWARD},
+    {"Scan", RECURRENT, "unroll it before export, if it has few steps"},
+    {"Loop", "how often it runs may depend on encrypted data", "unroll it before export (torch: trace)"},
+    {"If", "a branch on encrypted data cannot be taken", "export the branch that inference takes"},
+    {"Attention", "scores between positions are softmaxed, which divides by encrypted values",
+     "use convolutions or a linear attention without a softmax"},
+    {"MultiHeadAttention", "scores between positions are softmaxed, which divides by encrypted values",
+     "use convolutions or a linear attention without a softmax"},
+    {"Sin", "only activations have polynomials here", "apply it before encryption"},
+    {"Cos", "only activations have polynomials here", "apply it before encryption"},
+    {"Scatter", "where it writes is not compiled", "write the placement as a MatMul with constants"},
+    {"ScatterND", "where it writes is not compiled", "write the placement as a MatMul with constants"},
+    {"ScatterElements", "where it writes is not compiled", "write the placement as a MatMul with constants"},
+    {"ConvTranspose", "transposed convolutions are not compiled",
+     "write it as a convolution behind an Expand, or as a dense layer"},
+    {"Resize", "interpolation is not compiled", "resize images before encryption, or use AveragePool"},
+    {"Upsample", "interpolation is not compiled",
+     "resize images before encryption, or use Expand and Reshape"},
+    {"Einsum", "it is not compiled", "write it as MatMul, Transpose and Reshape"},
+    {"RandomNormal", "it gives other numbers each time", "export the model in evaluation mode"},
+    {"RandomUniform", "it gives other numbers each time", "export the model in evaluation mode"},
+    {"ai.onnx.ml.TreeEnsemble", "trees compare, which encrypted numbers cannot", DISTIL},
+    {"ai.onnx.ml.TreeEnsembleClassifier", "trees compare, which encrypted numbers cannot", DISTIL},
+    {"ai.onnx.ml.TreeEnsembleRegressor", "trees compare, which encrypted numbers cannot", DISTIL},
+    {"ai.onnx.ml.SVMClassifier", "a kernel (RBF, polynomial) needs one product per support vector and an exp",
+     "use a linear one (scikit-learn: LinearSVC, or SGDClassifier on Nystroem features with a small network "
+     "behind), or train an MLP"},
+    {"ai.onnx.ml.SVMRegressor", "a kernel (RBF, polynomial) needs one product per support vector and an exp",
+     "use a linear one (scikit-learn: LinearSVR), or train an MLP"},
+};
+
+static bool has_prefix(const char *text, const char *prefix) {
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* QLinearConv, QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear, ConvInteger, com.microsoft.QGemm */
+static bool is_quantised(const char *type) {
+    const char *name = strrchr(type, '.') ? strrchr(type, '.') + 1 : type;
+    return has_prefix(name, "QLinear") || has_prefix(name, "QGemm") || has_prefix(name, "QAttention") ||
+           strstr(name, "QuantizeLinear") || strstr(name, "quantizeLinear") ||
+           strcmp(name, "ConvInteger") == 0 || strcmp(name, "MatMulInteger") == 0;
+}
+
+void operator_way_out(const char *type, const char **reason, const char **way_out) {
+    *reason = "this operator is not compiled";
+    *way_out =
+        "write it with Gemm, MatMul, Conv, Add, Sub, Mul, Reshape and an activation, or take it out of "
+        "the model and apply it before encryption";
+    if (strchr(type, '.') && !has_prefix(type, "ai.onnx")) {
+        *reason = "an operator of another set than ONNX's own is not compiled";
+        *way_out =
+            "export for plain ONNX, without fused operators: with Gemm, MatMul, Conv, Add, Mul, Reshape "
+            "and an activation";
+    }
+    if (is_quantised(type))
+        *reason = "quantised numbers are rounded, which polynomials cannot", *way_out = FLOAT_MODEL;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].type, type) == 0) *reason = rows[i].reason, *way_out = rows[i].way_out;
+}
+
+/* The rest of the table of operators: what is refused with a way out of its own. */
+uint32_t operator_refusals(uint32_t index, const char **type, const char **reason, const char **way_out) {
+    const uint32_t count = sizeof rows / sizeof *rows;
+    if (index < count) *type = rows[index].type, *reason = rows[index].reason, *way_out = rows[index].way_out;
+    return count;
+}
