@@ -77,8 +77,8 @@ static ckks_status check_parameters(ckks_params *params, const description *d, b
 
 /* Adds up what the values take packed; *total counts ciphertexts over batches. */
 static ckks_status check_signatures(uint64_t *packed_bytes, uint64_t *total, const ckks_params *params,
-                                    Ckksd__V1__Signature *const *messages, size_t count, const char *field,
-                                    ckks_error *err) {
+                                    Ckksd__V1__Signature *const *messages, size_t count,
+                                    uint32_t component_count_max, const char *field, ckks_error *err) {
     *packed_bytes = 0, *total = 0;
     if (count == 0 || count > CIPHERTEXTS_MAX)
         return refuse(err, field, "%zu %s: 1 to %u are taken", count, field, CIPHERTEXTS_MAX);
@@ -88,9 +88,9 @@ static ckks_status check_signatures(uint64_t *packed_bytes, uint64_t *total, con
         ckks_error inner = {0};
         ckks_status rc = signature_from_message(&s, params, messages[i], &inner);
         if (rc == CKKS_OK) rc = ciphertext_packed_bytes(&bytes, params, &s, false, &inner);
-        if (rc == CKKS_OK && s.component_count != 2)
-            rc = ckks_error_set(&inner, CKKS_MALFORMED, "component_count", "%u components, must be 2",
-                                s.component_count);
+        if (rc == CKKS_OK && s.component_count > component_count_max)
+            rc = ckks_error_set(&inner, CKKS_MALFORMED, "component_count", "%u components, at most %u",
+                                s.component_count, component_count_max);
         if (rc == CKKS_OK &&
             (!size_add(packed_bytes, *packed_bytes, bytes) || *packed_bytes > REQUEST_BYTES_MAX))
             rc = ckks_error_set(&inner, CKKS_TOO_LARGE, "bytes", "more than %llu bytes in all",
@@ -360,9 +360,9 @@ ckks_status description_validate(const Ckksd__V1__ModelDescription *d, const des
     if ((rc = check_text(d->name, "name", true, err)) != CKKS_OK) return rc;
     if ((rc = check_text(d->version, "version", false, err)) != CKKS_OK) return rc;
     if ((rc = check_parameters(&params, d, limits->allow_insecure, err)) != CKKS_OK) return rc;
-    rc = check_signatures(&bytes, &input_total, &params, d->inputs, d->n_inputs, "inputs", err);
+    rc = check_signatures(&bytes, &input_total, &params, d->inputs, d->n_inputs, 2, "inputs", err);
     if (rc != CKKS_OK) return rc;
-    rc = check_signatures(&bytes, &output_total, &params, d->outputs, d->n_outputs, "outputs", err);
+    rc = check_signatures(&bytes, &output_total, &params, d->outputs, d->n_outputs, 3, "outputs", err);
     if (rc != CKKS_OK) return rc;
     if ((rc = check_keys(d, &params, limits, err)) != CKKS_OK) return rc;
     if (!d->input_layout) return refuse(err, "input_layout", "input_layout is absent");

@@ -4,11 +4,8 @@
  */
 #include "client/compile/compile.h"
 
-#include "client/compile/calibrate.h"
+#include "client/compile/compile_internal.h"
 #include "client/compile/describe.h"
-#include "client/compile/emit.h"
-#include "client/compile/prove.h"
-#include "client/compile/report.h"
 #include "kernels/base/hash.h"
 #include "proto/package.h"
 #include "proto/packing.h"
@@ -20,11 +17,6 @@
 #define DEFAULT_TARGET_ERROR 0.01
 #define DEFAULT_RANGE_MARGIN 0.25
 #define DEFAULT_CHECK_ROWS   8u
-/* the promised error is at most this share of the scores' range */
-#define PROMISE_SHARE 1e-3
-/* how far an estimate, in deviations, and how far a measured maximum are trusted */
-#define DEVIATIONS      7.0
-#define MEASURED_FACTOR 2.0
 /* elements and scores beyond this size are scaled by powers of two */
 #define INPUT_SIZE_MAX 16.0
 #define SCORE_SIZE_MAX 64.0
@@ -33,25 +25,6 @@
 #define KEY_COST_MAX 1000.0
 
 #define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to compile")
-
-typedef struct compilation {
-    compile_options options; /* defaults filled in */
-    arena memory;
-    compile_report *report;
-    onnx_model *model;
-    lowered_model lowered;
-    ir_preprocess preprocess;
-    ir_graph graph; /* with polynomials */
-    double *rows;   /* preprocessed */
-    calibration data;
-    uint32_t score_count;
-    double *original, *scores; /* [row][score]: ONNX, and the polynomial graph's (as decrypted) */
-    double score_scale;        /* decrypted score times this = the model's score */
-    parameter_choice choice;
-    emitted_program program;
-    proof proof;
-    double promised_error; /* of a decrypted score */
-} compilation;
 
 static void progress(const compilation *c, const char *stage, uint64_t done, uint64_t total) {
     if (c->options.progress) c->options.progress(c->options.progress_context, stage, done, total);
@@ -81,6 +54,12 @@ static ckks_status check_options(compilation *c, const compile_options *options,
     if (!(o->range_margin > 0 && o->range_margin <= 10))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "range_margin", "%g is not between 0 and 10",
                               o->range_margin);
+    if (!o->layout) o->layout = COMPILE_LAYOUT_LATENCY;
+    if (o->layout > COMPILE_LAYOUT_AUTO)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "layout", "there is no layout %u", o->layout);
+    if (o->layout == COMPILE_LAYOUT_AUTO && !o->batch)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "batch",
+                              "the layout is chosen by the batch: how many rows?");
     if (!o->check_rows) o->check_rows = DEFAULT_CHECK_ROWS;
     if (o->check_rows > o->calibration.row_count) o->check_rows = (uint32_t)o->calibration.row_count;
     return CKKS_OK;
@@ -191,21 +170,21 @@ static ckks_status scale_input(compilation *c, ckks_error *err) {
                          : rc;
 }
 
-static double largest_difference(const compilation *c) {
+double compile_difference(const compilation *c, const double *scores) {
     double largest = 0;
     for (uint64_t i = 0; i < c->data.row_count * c->score_count; i++)
-        largest = fmax(largest, fabs(c->scores[i] * c->score_scale - c->original[i]));
+        largest = fmax(largest, fabs(scores[i] * c->score_scale - c->original[i]));
     return largest;
 }
 
-static double score_range(const compilation *c) {
+double compile_score_range(const compilation *c) {
     const ir_node *n = &c->lowered.graph.nodes[c->lowered.graph.output];
     return fmax(n->maximum - n->minimum, 1e-3 * fmax(fabs(n->maximum), fabs(n->minimum)));
 }
 
 /* tighter and tighter polynomials until the scores on the calibration rows are as close as asked */
 static ckks_status substitute(compilation *c, ckks_error *err) {
-    const double wanted = c->options.target_error * score_range(c);
+    const double wanted = c->options.target_error * compile_score_range(c);
     c->score_scale = 1;
     for (int halvings = 0; halvings < 20; halvings++) {
         const double tolerance = ldexp(0.1, -halvings);
@@ -213,7 +192,7 @@ static ckks_status substitute(compilation *c, ckks_error *err) {
             graph_substitute(&c->graph, &c->lowered.graph, tolerance, c->options.range_margin, err);
         if (rc != CKKS_OK) return rc;
         if ((rc = graph_observe(&c->graph, &c->data, c->scores, err)) != CKKS_OK) return rc;
-        c->report->summary.polynomial_error = largest_difference(c);
+        c->report->summary.polynomial_error = compile_difference(c, c->scores);
         if (c->report->summary.polynomial_error <= wanted) return CKKS_OK;
     }
     return ckks_error_set(err, CKKS_PRECISION, "target_error",
@@ -255,7 +234,7 @@ static void compare_labels(compilation *c) {
 
 /* the seed is public and the same for the same file and name, so that compiling twice gives the same package
  */
-static void choose_self_test_seed(compilation *c) {
+void compile_self_test_seed(compilation *c) {
     static const char purpose[] = "ckksd self test";
     uint8_t text[SHA256_BYTES + sizeof purpose];
     memcpy(text, c->model->digest, SHA256_BYTES);
@@ -292,7 +271,7 @@ static ckks_status emit_program(compilation *c, ckks_error *err) {
 
 /* CKKS_PRECISION: these parameters do not keep the promise, the next may */
 static ckks_status try_parameters(compilation *c, ckks_error *err) {
-    const double allowed = PROMISE_SHARE * score_range(c) / c->score_scale;
+    const double allowed = PROMISE_SHARE * compile_score_range(c) / c->score_scale;
     const workload_progress report = {c->options.progress, c->options.progress_context};
     const prove_rows rows = {
         c->rows, c->scores, c->data.row_count, c->data.column_count, c->score_count, c->options.check_rows};
@@ -300,7 +279,7 @@ static ckks_status try_parameters(compilation *c, ckks_error *err) {
     ckks_status rc = emit_program(c, err);
     if (rc != CKKS_OK) return rc;
     c->program.plan.is_insecure = c->options.allow_insecure && params_security_bits(&c->choice.params) == 0;
-    choose_self_test_seed(c);
+    compile_self_test_seed(c);
     c->promised_error = DEVIATIONS * c->program.noise;
     if (c->promised_error <= allowed || c->options.allow_insecure) {
         if ((rc = program_prove(&c->proof, &c->program, &rows, &c->memory, &report, err)) != CKKS_OK)
@@ -364,7 +343,7 @@ static ckks_status rank_parameters(parameter_rank ranks[PARAMETER_ROWS_MAX], uin
     return CKKS_OK;
 }
 
-static ckks_status find_program(compilation *c, ckks_error *err) {
+ckks_status compile_latency(compilation *c, ckks_error *err) {
     uint32_t *levels = arena_take(&c->memory, c->graph.count, sizeof *levels);
     parameter_rank ranks[PARAMETER_ROWS_MAX];
     uint32_t count;
@@ -391,6 +370,15 @@ static ckks_status find_program(compilation *c, ckks_error *err) {
     return ckks_error_set(err, last.code, last.field, "%s", last.message);
 }
 
+static ckks_status find_program(compilation *c, ckks_error *err) {
+    ckks_status rc;
+    if (c->options.layout == COMPILE_LAYOUT_AUTO) return compile_auto(c, err);
+    rc =
+        c->options.layout == COMPILE_LAYOUT_THROUGHPUT ? compile_throughput(c, err) : compile_latency(c, err);
+    if (rc == CKKS_OK) compile_trade(c, c->options.layout);
+    return rc;
+}
+
 /* ---- the package ---- */
 
 static void fill_summary(compilation *c) {
@@ -398,6 +386,8 @@ static void fill_summary(compilation *c) {
     s->promised_error = c->promised_error * c->score_scale;
     s->measured_error = c->proof.measured_error * c->score_scale;
     s->checked_rows = c->proof.checked_rows;
+    s->layout = c->program.is_batch ? COMPILE_LAYOUT_THROUGHPUT : COMPILE_LAYOUT_LATENCY;
+    s->rows_per_request = c->program.is_batch ? params_slot_count_max(&c->choice.params) : 1;
     s->weights_bytes = c->proof.memory.weights_bytes;
     s->arena_bytes = c->proof.memory.arena_bytes;
     s->resident_key_bytes = c->proof.memory.keys_bytes;
@@ -447,8 +437,8 @@ ckks_status compile_model(uint8_t **package_bytes, size_t *size, compile_report 
     if ((rc = scale_input(&c, err)) != CKKS_OK) goto out;
     if ((rc = substitute(&c, err)) != CKKS_OK) goto out;
     if ((rc = scale_output(&c, err)) != CKKS_OK) goto out;
-    compare_labels(&c);
     if ((rc = find_program(&c, err)) != CKKS_OK) goto out;
+    compare_labels(&c);
     fill_summary(&c);
     if ((rc = report_program(c.report, &c.program, err)) != CKKS_OK) goto out;
     if ((rc = build_package(&c, package_bytes, size, err)) != CKKS_OK) goto out;

@@ -56,6 +56,14 @@ typedef struct compile_calibration {
     const char *const *column_names; /* [column_count], or NULL: a plain tensor (npy, IDX) */
 } compile_calibration;
 
+/* How rows lie in ciphertexts. Latency: one row over the slots of few ciphertexts. Throughput: one slot per
+ * row, one ciphertext per element, up to N/2 rows at once, no rotation keys. */
+typedef enum compile_layout {
+    COMPILE_LAYOUT_LATENCY = 1,
+    COMPILE_LAYOUT_THROUGHPUT,
+    COMPILE_LAYOUT_AUTO /* the one that is faster for `batch` rows, measured on this machine */
+} compile_layout;
+
 /* Zero means the default. */
 typedef struct compile_options {
     const char *onnx_path;
@@ -71,6 +79,8 @@ typedef struct compile_options {
                                of the range; default 0.25 */
     uint64_t key_budget_bytes; /* evaluation keys, as they travel, take at most so much; 0: no limit */
     uint32_t check_rows; /* calibration rows to run encrypted before the package is written; default 8 */
+    uint32_t layout;     /* compile_layout; default latency */
+    uint64_t batch;      /* rows that come together, for the choice of layout and of the ring */
     void (*progress)(void *context, const char *stage, uint64_t done, uint64_t total); /* may be NULL */
     void *progress_context;
 } compile_options;
@@ -100,6 +110,15 @@ typedef struct compile_refusal {
 /* compile_report_refusals returns how many, and the list (owned by the report). */
 uint32_t compile_report_refusals(const compile_report *report, const compile_refusal **out);
 
+/* One layout of the model, to set beside the other. */
+typedef struct compile_trade_row {
+    uint32_t layout; /* compile_layout */
+    uint32_t rows_per_request;
+    uint64_t replay_ns;     /* of one full request, measured in the encrypted check on this machine's CPU */
+    uint64_t request_bytes; /* of one request, seeded and packed */
+    uint64_t key_bytes;
+} compile_trade_row;
+
 /* Figures of a successful report; strings are the report's. */
 typedef struct compile_summary {
     uint32_t log_n, level_count, depth, security_bits; /* security_bits 0: insecure */
@@ -115,6 +134,10 @@ typedef struct compile_summary {
     double score_minimum, score_maximum; /* observed on the calibration rows */
     double agreement;                    /* share of calibration rows with the original model's label */
     uint32_t checked_rows;
+    uint32_t layout; /* compile_layout */
+    uint32_t rows_per_request;
+    uint32_t trade_count; /* layouts that were compiled: two for auto */
+    compile_trade_row trade[2];
 } compile_summary;
 void compile_report_summary(const compile_report *report, compile_summary *out);
 

@@ -74,20 +74,24 @@ static ckks_status describe_preprocess(Ckksd__V1__ModelDescription *d, const ir_
 static ckks_status describe_layouts(Ckksd__V1__ModelDescription *d, const describe_input *in, arena *memory,
                                     ckks_error *err) {
     const slot_map *x = &in->program->input_map, *y = &in->program->output_map;
+    const bool is_batch = in->program->is_batch;
+    const uint32_t samples = params_slot_count_max(in->program->plan.params);
     Ckksd__V1__InputLayout *input = arena_take(memory, 1, sizeof *input);
     Ckksd__V1__OutputLayout *output = arena_take(memory, 1, sizeof *output);
     if (!input || !output) return NO_MEMORY(err);
     ckksd__v1__input_layout__init(input);
-    input->has_kind = 1, input->kind = 1;
-    input->has_element_count = 1, input->element_count = x->count;
-    input->has_slot_count = 1, input->slot_count = x->period;
-    input->n_input = x->count, input->input = x->block;
+    input->has_kind = 1, input->kind = is_batch ? 2 : 1;
+    input->has_element_count = 1, input->element_count = in->graph->nodes[0].count;
+    input->has_slot_count = 1, input->slot_count = is_batch ? samples : x->period;
+    input->n_input = x->count, input->input = x->block; /* no lists in a batch */
     input->n_slot = x->count, input->slot = x->slot;
-    input->has_sample_count_max = 1, input->sample_count_max = 1;
+    input->has_sample_count_max = 1, input->sample_count_max = is_batch ? samples : 1;
+    input->has_secret_key_only = in->program->secret_key_only;
+    input->secret_key_only = in->program->secret_key_only;
     ckksd__v1__output_layout__init(output);
-    output->has_kind = 1, output->kind = 1;
-    output->has_element_count = 1, output->element_count = y->count;
-    output->has_slot_count = 1, output->slot_count = y->period;
+    output->has_kind = 1, output->kind = is_batch ? 2 : 1;
+    output->has_element_count = 1, output->element_count = in->graph->nodes[in->graph->output].count;
+    output->has_slot_count = 1, output->slot_count = is_batch ? samples : y->period;
     output->n_output = y->count, output->output = y->block;
     output->n_slot = y->count, output->slot = y->slot;
     d->input_layout = input;

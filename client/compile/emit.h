@@ -28,9 +28,12 @@ typedef struct emitted_layer {
 } emitted_layer;
 
 typedef struct emitted_program {
-    plan plan;                      /* without keys, digests and self test; all arrays in `memory` */
-    plan_plain *plains;             /* plan.plains, to fill digests in */
-    slot_map input_map, output_map; /* where the input's and the scores' elements are */
+    plan plan;             /* without keys, digests and self test; all arrays in `memory` */
+    plan_plain *plains;    /* plan.plains, to fill digests in */
+    plan_matrix *matrices; /* plan.matrices, likewise */
+    bool is_batch;         /* throughput layout: element i is entry i of the batch, sample s slot s */
+    bool secret_key_only;  /* the promise holds for inputs under the secret key alone */
+    slot_map input_map, output_map; /* where the input's and the scores' elements are; not in a batch */
     double noise;                   /* of a score */
     uint32_t layer_count;
     emitted_layer *layers;

@@ -19,8 +19,18 @@ double noise_fresh(const ckks_params *params, double scale) {
     return slot_variance(params, ERROR_VARIANCE * (4.0 * params_n(params) / 3.0 + 1.0) + 1.0 / 12.0, scale);
 }
 
+double noise_fresh_secret(const ckks_params *params, double scale) {
+    return slot_variance(params, ERROR_VARIANCE + 1.0 / 12.0, scale);
+}
+
 double noise_rounding(const ckks_params *params, double scale) {
     return slot_variance(params, rounding_variance(params), scale);
+}
+
+/* coefficients of s^2 have variance 4N/9 */
+double noise_rounding_three(const ckks_params *params, double scale) {
+    const double n = params_n(params);
+    return noise_rounding(params, scale) + slot_variance(params, 4 * n * n / 9 / 12, scale);
 }
 
 double noise_key_switch(const ckks_params *params, uint32_t level, double scale) {
@@ -58,6 +68,11 @@ void noise_product(double *out, const ckks_params *params, uint32_t level, doubl
                    const double *variance_b) {
     const double added =
         noise_rounding(params, result_scale) + noise_key_switch(params, level, product_scale);
+    noise_product_ending(out, added, a, variance_a, b, variance_b);
+}
+
+void noise_product_ending(double *out, double added, const ir_node *a, const double *variance_a,
+                          const ir_node *b, const double *variance_b) {
     for (uint32_t i = 0; i < a->count; i++)
         out[i] = added +
                  (a == b ? 4 * a->peak[i] * a->peak[i] * variance_a[i]

@@ -11,8 +11,12 @@
 
 /* a fresh ciphertext under the public key (the larger of the two kinds), encoding included */
 double noise_fresh(const ckks_params *params, double scale);
+/* the same under the secret key */
+double noise_fresh_secret(const ckks_params *params, double scale);
 /* rounding of a rescale or ModDown that ends at `scale` */
 double noise_rounding(const ckks_params *params, double scale);
+/* the same where a product was not relinearised: c0 + c1 s + c2 s^2, all three rounded */
+double noise_rounding_three(const ckks_params *params, double scale);
 /* one key switch at `level` on a value of `scale` */
 double noise_key_switch(const ckks_params *params, uint32_t level, double scale);
 
@@ -35,6 +39,10 @@ void noise_dense_add(double *out, const ckks_params *params, const noise_dense *
 void noise_product(double *out, const ckks_params *params, uint32_t level, double product_scale,
                    double result_scale, const ir_node *a, const double *variance_a, const ir_node *b,
                    const double *variance_b);
+
+/* the same with `added` the variance of what ends the product: a rescale alone, for instance */
+void noise_product_ending(double *out, double added, const ir_node *a, const double *variance_a,
+                          const ir_node *b, const double *variance_b);
 
 /* out[i] for a polynomial node */
 void noise_polynomial(double *out, const ckks_params *params, double scale, const ir_node *node,

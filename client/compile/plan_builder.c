@@ -6,7 +6,7 @@ void plan_builder_init(plan_builder *b, const ckks_params *params, arena *memory
     *b = (plan_builder){.memory = memory, .params = params};
     b->values.count_max = PLAN_VALUES_MAX;
     b->operations.count_max = PLAN_OPERATIONS_MAX;
-    b->plains.count_max = b->transforms.count_max = b->polynomials.count_max = 65536;
+    b->plains.count_max = b->transforms.count_max = b->polynomials.count_max = b->matrices.count_max = 65536;
 }
 
 static ckks_status append(uint32_t *out, plan_builder *b, builder_list *list, const void *item, size_t size,
@@ -39,6 +39,9 @@ ckks_status builder_polynomial(uint32_t *out, plan_builder *b, const plan_polyno
                                ckks_error *err) {
     return append(out, b, &b->polynomials, polynomial, sizeof *polynomial, "polynomials", err);
 }
+ckks_status builder_matrix(uint32_t *out, plan_builder *b, const plan_matrix *matrix, ckks_error *err) {
+    return append(out, b, &b->matrices, matrix, sizeof *matrix, "matrices", err);
+}
 
 ckks_status builder_operation(uint32_t *out, plan_builder *b, const plan_operation *operation,
                               const plan_value *result, ckks_error *err) {
@@ -67,5 +70,7 @@ void plan_builder_finish(plan *out, const plan_builder *b, uint32_t input_count)
                   .transform_count = b->transforms.count,
                   .transforms = b->transforms.items,
                   .polynomial_count = b->polynomials.count,
-                  .polynomials = b->polynomials.items};
+                  .polynomials = b->polynomials.items,
+                  .matrix_count = b->matrices.count,
+                  .matrices = b->matrices.items};
 }

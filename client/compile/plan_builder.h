@@ -13,7 +13,7 @@ typedef struct builder_list {
 typedef struct plan_builder {
     arena *memory;
     const ckks_params *params;
-    builder_list values, operations, plains, transforms, polynomials;
+    builder_list values, operations, plains, transforms, polynomials, matrices;
 } plan_builder;
 
 void plan_builder_init(plan_builder *b, const ckks_params *params, arena *memory);
@@ -24,6 +24,7 @@ ckks_status builder_transform(uint32_t *out, plan_builder *b, const plan_transfo
                               ckks_error *err);
 ckks_status builder_polynomial(uint32_t *out, plan_builder *b, const plan_polynomial *polynomial,
                                ckks_error *err);
+ckks_status builder_matrix(uint32_t *out, plan_builder *b, const plan_matrix *matrix, ckks_error *err);
 /* builder_operation adds the operation and its single output value; *out is that value. */
 ckks_status builder_operation(uint32_t *out, plan_builder *b, const plan_operation *operation,
                               const plan_value *result, ckks_error *err);

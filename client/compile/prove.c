@@ -1,4 +1,4 @@
-#include "client/compile/prove.h"
+#include "client/compile/prove_internal.h"
 
 #include "kernels/base/hash.h"
 #include "kernels/scheme/encoder.h"
@@ -10,21 +10,6 @@
 #include <string.h>
 
 #define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to check the program")
-
-typedef struct proving {
-    emitted_program *program;
-    const ckks_params *params;
-    const prove_rows *rows;
-    arena scratch;
-    device *dev;
-    workload *work;
-    const ckks_context *context;
-    graph_slot *slot;
-    graph_program *captured;
-    secret_key *secret;
-    resident_keys *keys;
-    uint64_t *public_key; /* [2][limb][N] at the input's level */
-} proving;
 
 static void proving_fini(proving *p) {
     graph_program_destroy(p->captured);
@@ -111,6 +96,8 @@ static ckks_status fill_digests(proving *p, ckks_error *err) {
     workload_digests(p->work, digests);
     for (uint32_t i = 0; i < pl->plain_count; i++)
         memcpy(p->program->plains[i].digest, digests[i], SHA256_BYTES);
+    for (uint32_t i = 0; i < pl->matrix_count; i++)
+        memcpy(p->program->matrices[i].digest, digests[pl->plain_count + i], SHA256_BYTES);
     return CKKS_OK;
 }
 
@@ -178,6 +165,7 @@ static ckks_status run_row(proving *p, uint64_t row, double *worst, ckks_error *
     ckks_status rc = words && slots && inputs ? CKKS_OK : NO_MEMORY(err);
     if (rc != CKKS_OK) goto out;
     rc = replay_row(&result, p, p->rows->rows + row * p->rows->element_count, slots, words, inputs, err);
+    if (rc == CKKS_OK) proving_time(p, &result);
     for (uint32_t k = 0; k < pl->output_count && rc == CKKS_OK; k++)
         rc = compare_output(worst, p, &result, k, p->rows->scores + row * p->rows->score_count, slots, words,
                             err);
@@ -227,6 +215,12 @@ out:
 
 static ckks_status run_rows(proving *p, proof *out, const workload_progress *progress, ckks_error *err) {
     ckks_status rc = CKKS_OK;
+    if (p->program->is_batch) {
+        out->checked_rows = p->rows->check_count;
+        rc = prove_batch_run(p, &out->measured_error, err);
+        if (progress && progress->report) progress->report(progress->context, "encrypted check", 1, 1);
+        return rc;
+    }
     for (uint32_t i = 0; i < p->rows->check_count && rc == CKKS_OK; i++) {
         const uint64_t row = i * p->rows->row_count / p->rows->check_count;
         rc = run_row(p, row, &out->measured_error, err);
@@ -259,7 +253,7 @@ ckks_status program_prove(proof *out, emitted_program *program, const prove_rows
     program->plan.has_self_test = false;
     if (sodium_init() < 0) return ckks_error_set(err, CKKS_INTERNAL, "", "libsodium does not start");
     if ((rc = find_keys(&p, memory, err)) != CKKS_OK) goto out;
-    for (uint32_t i = 0; i < rows->check_count && rc == CKKS_OK; i++)
+    for (uint32_t i = 0; !program->is_batch && i < rows->check_count && rc == CKKS_OK; i++)
         rc = compare_in_clear(&p, i * rows->row_count / rows->check_count, err);
     if (rc != CKKS_OK) goto out;
     if ((rc = set_up(&p, progress, err)) != CKKS_OK) goto out;
@@ -268,6 +262,7 @@ ckks_status program_prove(proof *out, emitted_program *program, const prove_rows
     if ((rc = make_keys(&p, err)) != CKKS_OK) goto out;
     if ((rc = make_public_key(&p, err)) != CKKS_OK) goto out;
     rc = run_rows(&p, out, progress, err);
+    out->replay_ns = p.replay_ns;
 out:
     proving_fini(&p);
     return rc;

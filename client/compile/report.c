@@ -61,7 +61,8 @@ ckks_status report_program(compile_report *report, const emitted_program *progra
     s->rotation_count = program->rotation_count;
     if (!packing_key_set_bytes(&s->key_bytes, params, program->plan.keys, program->plan.key_count))
         s->key_bytes = 0;
-    s->request_bytes = packing_poly_bytes(params, program->plan.values[0].level, false, 1);
+    s->request_bytes =
+        packing_poly_bytes(params, program->plan.values[0].level, false, program->plan.values[0].batch_count);
     snprintf(report->parameters, sizeof report->parameters, "%u + %u x %u | %u x %u",
              bit_width(params->prime[0]), params->q_count - 1,
              params->q_count > 1 ? bit_width(params->prime[1]) : 0, params->p_count,
@@ -149,7 +150,11 @@ static void print_figures(FILE *to, const compile_report *report) {
     fprintf(to, "  depth         %u of %u levels\n", s->depth, s->level_count - 1);
     fprintf(to, "  keys          %u, %s to upload once; %s on the device\n", s->key_count,
             bytes_text(s->key_bytes, a), bytes_text(s->resident_key_bytes, b));
-    fprintf(to, "  request       %s of ciphertext\n", bytes_text(s->request_bytes, a));
+    fprintf(to, "  request       %s of ciphertext", bytes_text(s->request_bytes, a));
+    if (s->rows_per_request > 1)
+        fprintf(to, " for up to %u rows: %s a row", s->rows_per_request,
+                bytes_text(s->request_bytes / s->rows_per_request, b));
+    fprintf(to, "\n");
     fprintf(to, "  program       %u operations, %u rotations, %u encoded plaintexts\n", s->operation_count,
             s->rotation_count, s->plain_count);
     fprintf(to, "  memory        weights %s, workspace %s for each slot; package %s\n",
@@ -159,6 +164,27 @@ static void print_figures(FILE *to, const compile_report *report) {
             s->promised_error, s->measured_error, s->checked_rows, s->score_minimum, s->score_maximum);
     fprintf(to, "  against ONNX  largest difference %.1e in the clear, %.2f %% of labels agree\n",
             s->polynomial_error, 100 * s->agreement);
+}
+
+static const char *layout_name(uint32_t layout) {
+    return layout == COMPILE_LAYOUT_THROUGHPUT ? "throughput" : "latency";
+}
+
+/* one layout beside the other, per row of a full request */
+static void print_trade(FILE *to, const compile_summary *s) {
+    char a[32], b[32], c[32];
+    fprintf(to, "\n  %-12s %-8s %-18s %-14s %-12s %s\n", "layout", "rows", "time of a request",
+            "time of a row", "bytes a row", "keys");
+    for (uint32_t i = 0; i < s->trade_count; i++) {
+        const compile_trade_row *t = &s->trade[i];
+        snprintf(c, sizeof c, "%.2f ms", (double)t->replay_ns * 1e-6);
+        fprintf(to, "  %-12s %-8u %-18s", layout_name(t->layout), t->rows_per_request, c);
+        snprintf(c, sizeof c, "%.4f ms", (double)t->replay_ns * 1e-6 / t->rows_per_request);
+        fprintf(to, " %-14s %-12s %s%s\n", c, bytes_text(t->request_bytes / t->rows_per_request, a),
+                bytes_text(t->key_bytes, b),
+                t->layout == s->layout && s->trade_count > 1 ? "  <- chosen" : "");
+    }
+    fprintf(to, "  (times of this machine's CPU, shortest of the encrypted check)\n");
 }
 
 void compile_report_print(FILE *to, const compile_report *report) {
@@ -172,6 +198,7 @@ void compile_report_print(FILE *to, const compile_report *report) {
     print_figures(to, report);
     fprintf(to, "\n  %-20s %-8s %-14s %-9s\n", "layer", "kind", "elements", "levels");
     for (uint32_t i = 0; i < report->layer_count; i++) print_layer(to, &report->layers[i]);
+    print_trade(to, &report->summary);
     for (uint32_t i = 0; i < report->note_count; i++) fprintf(to, "\n  note: %s\n", report->notes[i]);
 }
 
@@ -249,6 +276,20 @@ static void json_summary(FILE *to, const compile_report *report) {
             s->score_maximum, s->agreement);
 }
 
+static void json_trade(FILE *to, const compile_summary *s) {
+    fprintf(to, ",\"layout\":\"%s\",\"rows_per_request\":%u,\"trade\":[", layout_name(s->layout),
+            s->rows_per_request);
+    for (uint32_t i = 0; i < s->trade_count; i++) {
+        const compile_trade_row *t = &s->trade[i];
+        fprintf(to,
+                "%s{\"layout\":\"%s\",\"rows_per_request\":%u,\"replay_ns\":%llu,\"request_bytes\":%llu,"
+                "\"key_bytes\":%llu}",
+                i ? "," : "", layout_name(t->layout), t->rows_per_request, (unsigned long long)t->replay_ns,
+                (unsigned long long)t->request_bytes, (unsigned long long)t->key_bytes);
+    }
+    fputs("]", to);
+}
+
 void compile_report_json(FILE *to, const compile_report *report) {
     fputs("{\"model\":", to);
     json_text(to, report->name ? report->name : "");
@@ -256,6 +297,7 @@ void compile_report_json(FILE *to, const compile_report *report) {
     json_refusals(to, report);
     if (report->is_complete) {
         json_summary(to, report);
+        json_trade(to, &report->summary);
         json_layers(to, report);
         fputs(",\"notes\":[", to);
         for (uint32_t i = 0; i < report->note_count; i++) {

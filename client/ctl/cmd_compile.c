@@ -21,7 +21,9 @@ enum {
     OPTION_TARGET_ERROR,
     OPTION_RANGE_MARGIN,
     OPTION_CHECK_ROWS,
-    OPTION_KEY_BUDGET
+    OPTION_KEY_BUDGET,
+    OPTION_LAYOUT,
+    OPTION_BATCH
 };
 static const struct argp_option options[] = {
     {"calibration", OPTION_CALIBRATION, "FILE", 0, "rows that show the ranges of inputs: CSV, .npy or IDX",
@@ -41,6 +43,10 @@ static const struct argp_option options[] = {
      "rows to run encrypted before the package is written (default 8)", 0},
     {"key-budget", OPTION_KEY_BUDGET, "MIB", 0,
      "let the clients' evaluation keys take at most so many MiB, for slower rotations", 0},
+    {"layout", OPTION_LAYOUT, "NAME", 0,
+     "latency (default): one row at a time; throughput: many rows in one request; auto: see --batch", 0},
+    {"batch", OPTION_BATCH, "ROWS", 0,
+     "rows that come together: auto takes the layout that is faster for them", 0},
     {0}};
 
 static double real(struct argp_state *state, const char *text, double max, const char *name) {
@@ -96,6 +102,16 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case OPTION_KEY_BUDGET:
         a->options.key_budget_bytes = (uint64_t)(real(state, argument, 1e6, "key-budget") * (1 << 20));
         return 0;
+    case OPTION_LAYOUT:
+        a->options.layout = strcmp(argument, "latency") == 0      ? COMPILE_LAYOUT_LATENCY
+                            : strcmp(argument, "throughput") == 0 ? COMPILE_LAYOUT_THROUGHPUT
+                            : strcmp(argument, "auto") == 0       ? COMPILE_LAYOUT_AUTO
+                                                                  : 0;
+        if (!a->options.layout) argp_error(state, "--layout takes latency, throughput or auto");
+        return 0;
+    case OPTION_BATCH:
+        a->options.batch = integer(state, argument, 1, 1e9, "batch");
+        return 0;
     case ARGP_KEY_ARG:
         if (a->options.onnx_path) argp_usage(state);
         a->options.onnx_path = argument;
@@ -103,6 +119,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!a->options.onnx_path || !a->calibration)
             argp_error(state, "a model and --calibration FILE are needed");
+        if (a->options.layout == COMPILE_LAYOUT_AUTO && !a->options.batch)
+            argp_error(state, "--layout auto chooses by the number of rows that come together: --batch ROWS");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -125,6 +143,7 @@ static const struct argp parser = {
     "Examples:\n"
     "  ckksctl compile mnist.onnx --calibration train-images-idx3.gz -o mnist.ckm\n"
     "  ckksctl compile credit.onnx --calibration rows.csv --label-column class\n"
+    "  ckksctl compile credit.onnx --calibration rows.csv --layout auto --batch 100000\n"
     "  ckksctl inspect mnist.ckm\n",
     ctl_common_children,
     0,

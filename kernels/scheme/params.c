@@ -39,9 +39,9 @@ static ckks_status check_counts(const ckks_params *p, ckks_error *err) {
     if (p->q_count < 1 || p->q_count > CKKS_PRIMES_MAX)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "q_count", "%u is outside 1 to %u", p->q_count,
                               CKKS_PRIMES_MAX);
-    if (p->p_count < 1 || p->p_count > CKKS_DIGIT_SIZE_MAX || p->p_count > CKKS_PRIMES_MAX - p->q_count)
+    if (p->p_count > CKKS_DIGIT_SIZE_MAX || p->p_count > CKKS_PRIMES_MAX - p->q_count)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "p_count",
-                              "%u is outside 1 to %u, or over %u primes with the %u of q", p->p_count,
+                              "%u is more than %u, or over %u primes with the %u of q", p->p_count,
                               CKKS_DIGIT_SIZE_MAX, CKKS_PRIMES_MAX, p->q_count);
     if (p->digit_size < 1 || p->digit_size > CKKS_DIGIT_SIZE_MAX || p->digit_size > p->q_count)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "digit_size",
@@ -105,6 +105,7 @@ static ckks_status finish_psi(ckks_params *p, uint32_t i, ckks_error *err) {
 /* Key switching divides noise by P after multiplying it by a digit: a digit larger than P would leave it. */
 static ckks_status check_digits(const ckks_params *p, ckks_error *err) {
     uint64_t big_p[BIGINT_WORDS_MAX], digit[BIGINT_WORDS_MAX];
+    if (!p->p_count) return CKKS_OK; /* nothing is switched */
     bigint_product(big_p, BIGINT_WORDS_MAX, p->prime + p->q_count, p->p_count);
     for (uint32_t first = 0, d = 0; first < p->q_count; first += p->digit_size, d++) {
         const uint32_t left = p->q_count - first;

@@ -3,6 +3,7 @@
  *
  * The full prime list is all q first, then all p. Level l uses q[0..l] (limb count l + 1); rescaling at level
  * l drops q[l]. A digit is `digit_size` consecutive q primes; at level l the last digit may be shorter.
+ * Without any p there is no key switching: for programs that need no evaluation keys.
  *
  * A ckks_params is a plain value: copy it freely. A ckks_context adds the tables that arithmetic needs, is
  * immutable after creation and may be used by any number of threads.

@@ -198,9 +198,6 @@ static void many_q(ckks_params *p) {
 static void huge_q(ckks_params *p) {
     p->q_count = UINT32_MAX;
 }
-static void no_p(ckks_params *p) {
-    p->p_count = 0;
-}
 static void many_p(ckks_params *p) {
     p->p_count = 17;
 }
@@ -271,7 +268,6 @@ static void each_fault_is_refused_by_its_field(void **state) {
         {no_q, "q_count"},
         {many_q, "q_count"},
         {huge_q, "q_count"},
-        {no_p, "p_count"},
         {many_p, "p_count"},
         {too_many_together, "p_count"},
         {huge_p, "p_count"},

@@ -192,9 +192,6 @@ static void output_is_an_input(plan_fixture *f) {
 static void output_out_of_range(plan_fixture *f) {
     f->outputs[0] = f->plan.value_count;
 }
-static void output_not_relinearised(plan_fixture *f) {
-    f->outputs[0] = 2;
-}
 static void no_outputs(plan_fixture *f) {
     f->plan.output_count = 0;
 }
@@ -276,7 +273,6 @@ static void each_broken_plan_is_refused_by_name(void **state) {
         {constant_scale_zero, CKKS_MALFORMED, "operation 15 (MULTIPLY_CONSTANT, test)"},
         {output_is_an_input, CKKS_MALFORMED, "outputs"},
         {output_out_of_range, CKKS_MALFORMED, "outputs"},
-        {output_not_relinearised, CKKS_MALFORMED, "outputs"},
         {no_outputs, CKKS_MALFORMED, "outputs"},
         {no_inputs, CKKS_MALFORMED, "values"},
         {no_operations, CKKS_MALFORMED, "operations"},

@@ -1,0 +1,52 @@
+/* One compilation, as compile.c and compile_throughput.c see it. */
+#ifndef CKKS_COMPILE_COMPILE_INTERNAL_H
+#define CKKS_COMPILE_COMPILE_INTERNAL_H
+
+#include "client/compile/calibrate.h"
+#include "client/compile/emit.h"
+#include "client/compile/prove.h"
+#include "client/compile/report.h"
+
+/* the promised error is at most this share of the scores' range */
+#define PROMISE_SHARE 1e-3
+/* how far an estimate, in deviations, and how far a measured maximum are trusted */
+#define DEVIATIONS      7.0
+#define MEASURED_FACTOR 2.0
+
+typedef struct compilation {
+    compile_options options; /* defaults filled in */
+    arena memory;
+    compile_report *report;
+    onnx_model *model;
+    lowered_model lowered;
+    ir_preprocess preprocess;
+    ir_graph graph; /* with polynomials */
+    double *rows;   /* preprocessed */
+    calibration data;
+    uint32_t score_count;
+    double *original, *scores; /* [row][score]: ONNX, and the polynomial graph's (as decrypted) */
+    double score_scale;        /* decrypted score times this = the model's score */
+    parameter_choice choice;
+    emitted_program program; /* its plan points to choice.params */
+    proof proof;
+    double promised_error; /* of a decrypted score */
+} compilation;
+
+double compile_score_range(const compilation *c);
+/* largest difference of `scores`, as decrypted, to the original model's on the calibration rows */
+double compile_difference(const compilation *c, const double *scores);
+void compile_self_test_seed(compilation *c);
+
+/* compile_throughput fills choice, program, proof, promised_error, scores (the plan's own, with rounded
+ * weights) and the report's polynomial_error, for the throughput layout. CKKS_UNSUPPORTED, CKKS_PRECISION,
+ * CKKS_INSECURE_PARAMETERS: this model does not suit it. */
+ckks_status compile_throughput(compilation *c, ckks_error *err);
+/* compile_auto compiles for both layouts and keeps the one whose measured time for options.batch rows is
+ * shorter; the report has both. */
+ckks_status compile_auto(compilation *c, ckks_error *err);
+/* compile_latency is the other layout (compile.c). */
+ckks_status compile_latency(compilation *c, ckks_error *err);
+/* compile_trade adds what was compiled to the report's comparison. */
+void compile_trade(compilation *c, compile_layout layout);
+
+#endif
