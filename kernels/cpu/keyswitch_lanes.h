@@ -9,7 +9,11 @@
  * transform's store.
  */
 #include "kernels/cpu/ntt_vector.h"
+#if defined(__AVX512IFMA__)
+#include "kernels/cpu/permute_lanes.h"
+#else
 #include "kernels/cpu/pair_lanes.h"
+#endif
 
 /* ---- base conversion ---- */
 
@@ -153,95 +157,178 @@ void ISA(cpu_mod_up)(const void *arguments) {
 
 /* What every limb of one launch shares. */
 typedef struct product_shape {
-    const kernel_key_product_args *args;
     const ckks_context *context;
+    const key_table_entry *keys;
+    uint32_t key_count;
     uint32_t n, log_n, q_limbs, p_limbs, digits;
     lanes_turns turns;
 } product_shape;
 
-/* One limb of one launch. */
-typedef struct product_limb {
-    lanes_prime p;
-    sum_shape sums;
-    lanes_constant p_product;
-    uint32_t limb;
-} product_limb;
+/* One item's part in one limb of one out: sum over digits of permute_g(digit[d]) * key, plus, where they are
+ * there, P * permute_g(add[c]). */
+typedef struct limb_product {
+    uint32_t prime, galois_element;
+    uint32_t count; /* digits; 0 = the key is absent */
+    const uint64_t *digit[CKKS_PRIMES_MAX];
+    const uint64_t *key; /* component c of digit d at key + (2 d + c) * component_words */
+    size_t component_words;
+    const uint64_t *add[2];
+    bool is_added; /* to what out holds */
+} limb_product;
 
-/* the words of digit 0, component 0, one limb of a key; NULL if the key cannot serve this launch. Where p
- * follows q depends on the key's level, not on the launch's. A digit has two components. */
-static const uint64_t *key_limb(const product_shape *shape, uint32_t key, uint32_t limb,
-                                size_t *component_words) {
-    if (key >= shape->args->key_count) return NULL;
-    const key_table_entry *entry = &shape->args->keys[key];
-    if (!entry->address || entry->q_limb_count < shape->q_limbs) return NULL;
+/* Sets key and count; leaves them 0 if the key cannot serve this launch. Where p follows q depends on the
+ * key's level, not on the launch's. A digit has two components. */
+static void find_key(limb_product *product, const product_shape *shape, uint32_t key, uint32_t limb) {
+    if (key >= shape->key_count) return;
+    const key_table_entry *entry = &shape->keys[key];
+    if (!entry->address || entry->q_limb_count < shape->q_limbs) return;
     const size_t key_limbs = (size_t)entry->q_limb_count + shape->p_limbs;
     const size_t at = limb < shape->q_limbs ? limb : entry->q_limb_count + (limb - shape->q_limbs);
-    *component_words = key_limbs * shape->n;
+    product->component_words = key_limbs * shape->n;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): a device address, as the key table holds it
-    return (const uint64_t *)(uintptr_t)entry->address + at * shape->n;
+    product->key = (const uint64_t *)(uintptr_t)entry->address + at * shape->n;
+    product->count = shape->digits;
 }
 
-static void add_scaled(pair_block *block, const product_limb *l, const block_turn *turn,
-                       const uint64_t *add) {
-    const lanes_prime p = l->p;
-    for (uint32_t v = 0; v < BLOCK_VECTORS; v++) {
-        double *at = block->at[0] + v * LANES;
-        const f64 product =
-            f64_multiply_constant(f64_from_word(block_turn_load(turn, add, v)), l->p_product, &p);
-        f64_store(at, f64_reduce(f64_add(f64_load(at), product), &p));
-    }
+static uint64_t p_product_of(const ckks_context *context, uint32_t prime) {
+    uint64_t product = 0, shoup = 0;
+    context_p_product(context, prime, &product, &shoup);
+    return product;
 }
 
-static void add_item(pair_block *block, const product_shape *shape, const product_limb *l,
-                     const key_product_item *item, uint32_t index) {
-    const kernel_key_product_args *args = shape->args;
-    const size_t n = shape->n, limbs = shape->q_limbs + shape->p_limbs;
-    size_t component = 0;
-    const uint64_t *key = key_limb(shape, item->key, l->limb, &component);
-    block_turn turn;
-    block_turn_fill(&turn, &shape->turns, shape->log_n, item->galois_element, index);
-    if (key) {
-        key += (size_t)index * PERMUTE_BLOCK;
-        const uint64_t *digit =
-            args->digits + ((size_t)item->digits * shape->digits * limbs + l->limb) * n + turn.from;
-        pair_term term[CKKS_PRIMES_MAX];
-        for (uint32_t d = 0; d < shape->digits; d++)
-            term[d] =
-                (pair_term){digit + d * limbs * n, key + 2 * d * component, key + (2 * d + 1) * component};
-        pair_sum(block, term, shape->digits, &turn, &l->sums, &l->p);
-    }
-    if (args->add && l->limb < shape->q_limbs)
-        add_scaled(block, l, &turn,
-                   args->add + ((size_t)item->digits * args->add_stride + l->limb) * n + turn.from);
+#if LANES == 8
+
+/* what a sum's halves are worth together, below 4q: high * 2^52 + low, high < 2^52 */
+ALWAYS w64 fold_words(w64 low, w64 high, w64 carry, w64 carry_quotient, w64 reducer, w64 q_negated) {
+    const w64 zero = _mm512_setzero_si512();
+    const w64 top = w64_add(high, _mm512_srli_epi64(low, 52));
+    const w64 e = _mm512_madd52hi_epu64(zero, top, carry_quotient),
+              f = _mm512_madd52hi_epu64(zero, low, reducer);
+    const w64 sum = _mm512_madd52lo_epu64(_mm512_madd52lo_epu64(low, top, carry), e, q_negated);
+    return _mm512_and_si512(_mm512_madd52lo_epu64(sum, f, q_negated), w64_all(((uint64_t)1 << 52) - 1));
 }
 
-static void product_out(const product_shape *shape, uint32_t out_index, uint32_t limb) {
-    const kernel_key_product_args *args = shape->args;
-    const uint32_t limbs = shape->q_limbs + shape->p_limbs;
-    const kernel_basis basis = {0, shape->q_limbs, shape->p_limbs};
-    const uint32_t prime = basis_prime(basis, limb, context_params(shape->context)->q_count);
-    const modulus *m = &context_ntt(shape->context, prime)->m;
-    uint64_t p_product = 0, p_shoup = 0;
-    context_p_product(shape->context, prime, &p_product, &p_shoup);
-    product_limb l = {.p = lanes_prime_of(m), .limb = limb};
-    l.sums = sum_shape_of(m, &l.p);
-    l.p_product = lanes_constant_residue(p_product, m, &l.p);
-    uint64_t *out = args->out + ((size_t)out_index * 2 * limbs + limb) * shape->n;
-    for (uint32_t index = 0; index < shape->n / PERMUTE_BLOCK; index++, out += PERMUTE_BLOCK) {
-        pair_block block;
-        memset(block.at, 0, sizeof block.at);
-        if (!args->items) {
-            const key_product_item item = {out_index, args->uniform.key, args->uniform.galois_element,
-                                           out_index};
-            add_item(&block, shape, &l, &item, index);
-        } else {
-            for (uint32_t t = 0; t < args->item_count; t++)
-                if (args->items[t].out_index == out_index)
-                    add_item(&block, shape, &l, &args->items[t], index);
+#define TERMS_MAX 14u /* and what was there before: 15 keep the high half below 2^52 */
+
+static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *product,
+                        const product_shape *shape) {
+    const limb_product in = *product;
+    const modulus *m = &context_ntt(shape->context, in.prime)->m;
+    const uint64_t carry_word = mod_reduce128((uint128)1 << 52, m);
+    const w64 q = w64_all(m->value), q_twice = w64_all(2 * m->value),
+              q_negated = w64_all(((uint64_t)1 << 52) - m->value);
+    const w64 carry = w64_all(carry_word), carry_quotient = w64_all(mod_shoup_fast(carry_word, m) >> 12);
+    const w64 reducer = w64_all(((uint64_t)1 << 52) / m->value),
+              factor = w64_all(p_product_of(shape->context, in.prime));
+    for (uint32_t index = 0; index < shape->n / PERMUTE_BLOCK; index++) {
+        const size_t begin = (size_t)index * PERMUTE_BLOCK;
+        block_turn turn;
+        block_turn_fill(&turn, &shape->turns, shape->log_n, in.galois_element, index);
+        for (uint32_t v = 0; v < BLOCK_VECTORS; v++) {
+            const size_t to = begin + v * LANES, from = turn.from + (turn.at[v] & ~(LANES - 1));
+            const w64 order = turn.index[turn.at[v] & (LANES - 1)];
+            w64 low0 = _mm512_setzero_si512(), low1 = low0, high0 = low0, high1 = low0;
+            if (in.is_added) low0 = w64_load(out0 + to), low1 = w64_load(out1 + to);
+            const uint64_t *key = in.key + to;
+            for (uint32_t d = 0; d < in.count; key += 2 * in.component_words) {
+                const w64 x = w64_permute(w64_load(in.digit[d] + from), order);
+                const w64 k0 = w64_load(key), k1 = w64_load(key + in.component_words);
+                low0 = _mm512_madd52lo_epu64(low0, x, k0), high0 = _mm512_madd52hi_epu64(high0, x, k0);
+                low1 = _mm512_madd52lo_epu64(low1, x, k1), high1 = _mm512_madd52hi_epu64(high1, x, k1);
+                if (++d % TERMS_MAX == 0) {
+                    low0 = fold_words(low0, high0, carry, carry_quotient, reducer, q_negated);
+                    low1 = fold_words(low1, high1, carry, carry_quotient, reducer, q_negated);
+                    high0 = high1 = _mm512_setzero_si512();
+                }
+            }
+            if (in.add[0]) {
+                const w64 x = w64_permute(w64_load(in.add[0] + from), order);
+                low0 = _mm512_madd52lo_epu64(low0, x, factor),
+                high0 = _mm512_madd52hi_epu64(high0, x, factor);
+            }
+            if (in.add[1]) {
+                const w64 x = w64_permute(w64_load(in.add[1] + from), order);
+                low1 = _mm512_madd52lo_epu64(low1, x, factor),
+                high1 = _mm512_madd52hi_epu64(high1, x, factor);
+            }
+            low0 = fold_words(low0, high0, carry, carry_quotient, reducer, q_negated);
+            low1 = fold_words(low1, high1, carry, carry_quotient, reducer, q_negated);
+            w64_store(out0 + to, w64_correct(w64_correct(low0, q_twice), q));
+            w64_store(out1 + to, w64_correct(w64_correct(low1, q_twice), q));
         }
-        pair_store(out, block.at[0], &l.p);
-        pair_store(out + (size_t)limbs * shape->n, block.at[1], &l.p);
     }
+}
+
+#else
+
+static void add_scaled(double *sum, const block_turn *turn, const uint64_t *add, const lanes_constant *factor,
+                       const lanes_prime *prime) {
+    const lanes_prime p = *prime;
+    const lanes_constant c = *factor;
+    for (uint32_t v = 0; v < BLOCK_VECTORS; v++, sum += LANES) {
+        const f64 product = f64_multiply_constant(f64_from_word(block_turn_load(turn, add, v)), c, &p);
+        f64_store(sum, f64_reduce(f64_add(f64_load(sum), product), &p));
+    }
+}
+
+static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *product,
+                        const product_shape *shape) {
+    const modulus *m = &context_ntt(shape->context, product->prime)->m;
+    const lanes_prime p = lanes_prime_of(m);
+    const sum_shape sums = sum_shape_of(m, &p);
+    const lanes_constant factor = lanes_constant_residue(p_product_of(shape->context, product->prime), m, &p);
+    uint64_t *const out[2] = {out0, out1};
+    for (uint32_t index = 0; index < shape->n / PERMUTE_BLOCK; index++) {
+        const size_t begin = (size_t)index * PERMUTE_BLOCK;
+        pair_block block;
+        pair_term term[CKKS_PRIMES_MAX];
+        block_turn turn;
+        block_turn_fill(&turn, &shape->turns, shape->log_n, product->galois_element, index);
+        memset(block.at, 0, sizeof block.at);
+        if (product->is_added)
+            for (uint32_t k = 0; k < PERMUTE_BLOCK; k += LANES) {
+                f64_store(block.at[0] + k, f64_load_words(out0 + begin + k));
+                f64_store(block.at[1] + k, f64_load_words(out1 + begin + k));
+            }
+        for (uint32_t d = 0; d < product->count; d++) {
+            const uint64_t *key = product->key + 2 * d * product->component_words + begin;
+            term[d] = (pair_term){product->digit[d] + turn.from, key, key + product->component_words};
+        }
+        pair_sum(&block, term, product->count, &turn, &sums, &p);
+        for (uint32_t c = 0; c < 2; c++) {
+            if (product->add[c]) add_scaled(block.at[c], &turn, product->add[c] + turn.from, &factor, &p);
+            pair_store(out[c] + begin, block.at[c], &p);
+        }
+    }
+}
+
+#endif
+
+/* one limb of one out of a launch */
+static void product_out(const kernel_key_product_args *args, const product_shape *shape, uint32_t out_index,
+                        uint32_t limb) {
+    const size_t n = shape->n, limbs = shape->q_limbs + shape->p_limbs;
+    const kernel_basis basis = {0, shape->q_limbs, shape->p_limbs};
+    const key_product_item uniform = {out_index, args->uniform.key, args->uniform.galois_element, out_index};
+    const key_product_item *items = args->items ? args->items : &uniform;
+    uint64_t *out = args->out + ((size_t)out_index * 2 * limbs + limb) * n;
+    limb_product product = {.prime = basis_prime(basis, limb, context_params(shape->context)->q_count)};
+    for (uint32_t t = 0; t < (args->items ? args->item_count : 1); t++) {
+        const key_product_item *item = &items[t];
+        if (item->out_index != out_index) continue;
+        product.galois_element = item->galois_element;
+        product.count = 0, product.key = NULL;
+        find_key(&product, shape, item->key, limb);
+        for (uint32_t d = 0; d < product.count; d++)
+            product.digit[d] = args->digits + (((size_t)item->digits * shape->digits + d) * limbs + limb) * n;
+        if (args->add && limb < shape->q_limbs)
+            product.add[0] = args->add + ((size_t)item->digits * args->add_stride + limb) * n;
+        run_product(out, out + limbs * n, &product, shape);
+        product.is_added = true;
+    }
+    if (product.is_added) return;
+    memset(out, 0, n * sizeof *out);
+    memset(out + limbs * n, 0, n * sizeof *out);
 }
 
 void ISA(cpu_key_product)(const void *arguments) {
@@ -249,8 +336,9 @@ void ISA(cpu_key_product)(const void *arguments) {
     const ckks_context *context = device_tables_context(args->tables);
     const ckks_params *params = context_params(context);
     product_shape shape = {
-        .args = args,
         .context = context,
+        .keys = args->keys,
+        .key_count = args->key_count,
         .n = params_n(params),
         .log_n = params->log_n,
         .q_limbs = args->level + 1,
@@ -259,10 +347,11 @@ void ISA(cpu_key_product)(const void *arguments) {
     };
     const uint32_t limbs = shape.q_limbs + shape.p_limbs;
     lanes_turns_fill(&shape.turns);
+    /* limbs outside: the digits of one stay in the second cache for all outs */
 #pragma omp parallel for collapse(2)                                                                         \
     schedule(dynamic) if ((size_t)args->out_count * limbs * shape.n >= TEAM_WORDS_HEAVY)
-    for (uint32_t t = 0; t < args->out_count; t++)
-        for (uint32_t j = 0; j < limbs; j++) product_out(&shape, t, j);
+    for (uint32_t j = 0; j < limbs; j++)
+        for (uint32_t t = 0; t < args->out_count; t++) product_out(args, &shape, t, j);
 }
 
 /* ---- dividing by P, by P * q_l, by q_l ---- */
