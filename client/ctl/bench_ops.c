@@ -34,7 +34,9 @@ static const bench_set sets[] = {
 };
 #define SET_COUNT (sizeof sets / sizeof *sets)
 
-static const bench_row *const row_tables[] = {bench_host_rows, bench_device_rows, bench_linear_rows};
+#define ROW_TABLES 3u
+static const bench_row *const row_tables[ROW_TABLES] = {bench_host_rows, bench_device_rows,
+                                                        bench_linear_rows};
 
 /* ---- what rows share ---- */
 
@@ -218,7 +220,7 @@ static uint32_t collect_keys(key_requirement *keys, const bench_options *o, cons
                              const ckks_params *params) {
     const uint32_t level = params_level_max(params);
     uint32_t count = 0;
-    for (size_t t = 0; t < sizeof row_tables / sizeof *row_tables; t++)
+    for (size_t t = 0; t < ROW_TABLES; t++)
         for (const bench_row *row = row_tables[t]; row->name; row++) {
             int64_t steps[BENCH_STEPS_MAX];
             if (!is_row_wanted(o, set, row)) continue;
@@ -284,7 +286,7 @@ static ckks_status run_set(bench_run *r, device *dev, const bench_set *s, ckks_e
     if (rc == CKKS_OK && !r->options->common->json)
         printf("%s%s\n", s->name,
                params_security_bits(r->rig.params) < 128 ? "  (INSECURE: for comparison only)" : "");
-    for (size_t t = 0; t < sizeof row_tables / sizeof *row_tables; t++)
+    for (size_t t = 0; t < ROW_TABLES; t++)
         for (const bench_row *row = row_tables[t]; row->name && rc == CKKS_OK; row++)
             if (is_row_wanted(r->options, s, row)) rc = run_row(r, row, err);
     set_close(r);
@@ -293,7 +295,7 @@ static ckks_status run_set(bench_run *r, device *dev, const bench_set *s, ckks_e
 
 static bool is_wanted(const bench_options *o, const bench_set *s) {
     bool has_row = false;
-    for (size_t t = 0; t < sizeof row_tables / sizeof *row_tables; t++)
+    for (size_t t = 0; t < ROW_TABLES; t++)
         for (const bench_row *row = row_tables[t]; row->name; row++) has_row |= is_row_wanted(o, s, row);
     return has_row && (o->set ? strstr(s->name, o->set) != NULL : o->all_sets || !s->is_large);
 }

@@ -8,7 +8,7 @@
 /* cpu_isa + 1; 0 = not chosen yet. Threads that choose at the same time choose the same. */
 static _Atomic int chosen;
 
-static cpu_isa transform_isa(void) {
+cpu_isa transform_isa(void) {
     const int known = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (known) return (cpu_isa)(known - 1);
     cpu_isa isa = CPU_ISA_SCALAR;

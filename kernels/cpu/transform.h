@@ -8,7 +8,7 @@
 #ifndef CKKS_CPU_TRANSFORM_H
 #define CKKS_CPU_TRANSFORM_H
 
-#include "kernels/scheme/internal.h"
+#include "kernels/cpu/kernels_cpu.h"
 
 /* transform_forward, transform_inverse: N canonical words to N canonical words, the words of
  * ntt_forward_scalar and ntt_inverse_scalar. out may be in. The instruction set is the machine's best at or
@@ -17,5 +17,7 @@
  */
 void transform_forward(uint64_t *out, const uint64_t *in, const ntt_table *table);
 void transform_inverse(uint64_t *out, const uint64_t *in, const ntt_table *table);
+/* transform_isa: the instruction set that these take. */
+cpu_isa transform_isa(void);
 
 #endif

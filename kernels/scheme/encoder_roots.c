@@ -76,14 +76,14 @@ static void octant_fill(octant *o, fixed_root *scratch) {
 }
 
 /* Any root from the first octant by symmetry: exact. */
-static void octant_root(double *pair, const octant *o, uint32_t index) {
+static void octant_root(double *cosine_out, double *sine_out, const octant *o, uint32_t index) {
     const uint32_t quarter = 1u << (o->log_order - 2), quadrant = index / quarter, within = index % quarter;
     const bool is_upper = within > quarter / 2;
     const double *base = o->pair + (size_t)2 * (is_upper ? quarter - within : within);
     const double c = is_upper ? base[1] : base[0], s = is_upper ? base[0] : base[1];
     const double cosine[4] = {c, -s, -c, s}, sine[4] = {s, c, -s, -c};
-    pair[0] = cosine[quadrant];
-    pair[1] = sine[quadrant];
+    *cosine_out = cosine[quadrant];
+    *sine_out = sine[quadrant];
 }
 
 ckks_status encoder_roots_create(double **out, uint32_t log_n) {
@@ -91,15 +91,15 @@ ckks_status encoder_roots_create(double **out, uint32_t log_n) {
     ckks_status rc = CKKS_RESOURCE_EXHAUSTED;
     octant o = {.log_order = log_n + 1};
     fixed_root *scratch = malloc((order / 8 + 1) * sizeof *scratch);
-    double *roots = malloc((size_t)2 * slots * sizeof *roots);
+    double *roots = calloc((size_t)2 * slots, sizeof *roots);
     o.pair = malloc((size_t)2 * (order / 8 + 1) * sizeof *o.pair);
     if (!scratch || !roots || !o.pair) goto out;
     octant_fill(&o, scratch);
     double *at = roots;
     for (uint32_t length = 2; length <= slots; length *= 2) {
         const uint32_t stride = order / (4 * length);
-        for (uint32_t j = 0, power = 1; j < length / 2; j++, power = power * 5 % (4 * length), at += 2)
-            octant_root(at, &o, power * stride);
+        for (uint32_t j = 0, power = 1; j < length / 2; j++, power = power * 5 % (4 * length), at++)
+            octant_root(at, at + slots, &o, power * stride);
     }
     *out = roots, roots = NULL;
     rc = CKKS_OK;

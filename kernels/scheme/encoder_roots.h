@@ -7,8 +7,8 @@
 
 #include "kernels/base/status.h"
 
-/* encoder_roots_create allocates the table that context_encoder_roots describes: 2 * (N/2 - 1) doubles; the
- * caller frees it with free(). CKKS_RESOURCE_EXHAUSTED without memory. */
+/* encoder_roots_create allocates the table that context_encoder_roots describes: N doubles; the caller frees
+ * it with free(). CKKS_RESOURCE_EXHAUSTED without memory. */
 ckks_status encoder_roots_create(double **out, uint32_t log_n);
 
 #endif

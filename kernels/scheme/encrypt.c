@@ -2,19 +2,28 @@
  * Encryption with the secret key (seeded: half the bytes) or the public key, and decryption. All in the
  * evaluation domain, limb by limb; see keys.c for where secrets stand.
  */
-#include "kernels/scheme/internal.h"
+#include "kernels/scheme/expand_internal.h"
 #include "kernels/scheme/key_internal.h"
 #include "kernels/scheme/sample.h"
 #include "kernels/scheme/secret_memory.h"
 
+#include <omp.h>
 #include <sodium.h>
-#include <stdlib.h>
 
 static ckks_status check_level(const ckks_params *p, uint32_t level, ckks_error *err) {
     if (level <= params_level_max(p)) return CKKS_OK;
     return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "level", "%u is over the highest level %u", level,
                           params_level_max(p));
 }
+
+/* Teams wake for more than this: two limbs of N = 2^15. */
+#define TEAM_WORDS ((size_t)1 << 16)
+
+/* The secrets of one encryption, in one guarded allocation: small polynomials, one after the other. */
+typedef struct noise {
+    sampler s;
+    int8_t small[];
+} noise;
 
 static ckks_status no_memory(ckks_error *err) {
     ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "encryption", "no memory for noise");
@@ -35,71 +44,22 @@ ckks_status encrypt_symmetric_entry(uint64_t *c0, const uint8_t seed[SEED_BYTES]
     const size_t n = params_n(p);
     ckks_status rc = check_level(p, level, err);
     if (rc != CKKS_OK) return rc;
-    sampler *s = secret_allocate(sizeof *s);
-    int8_t *error = secret_allocate(n);
-    uint64_t *a = malloc(n * sizeof *a);
-    if (!s || !error || !a) {
-        rc = no_memory(err);
-        goto out;
+    noise *e = secret_allocate(sizeof *e + n);
+    if (!e) return no_memory(err);
+    sampler_init(&e->s);
+    sample_error(e->small, n, &e->s);
+    const limb_loops *loops = limb_loops_best();
+    const int limbs = (int)level + 1;
+#pragma omp parallel for schedule(dynamic) if ((size_t)limbs * n >= TEAM_WORDS)
+    for (int i = 0; i < limbs; i++) {
+        const ntt_table *t = context_ntt(context, (uint32_t)i);
+        uint64_t *out = c0 + (size_t)i * n;
+        loops->forward_small(out, e->small, t);
+        seed_subtract_product(out, secret_key_evaluations(sk, (uint32_t)i), plain + (size_t)i * n, t, seed,
+                              SEED_CIPHERTEXT, entry, (uint32_t)i);
     }
-    sampler_init(s);
-    sample_error(error, n, s);
-    for (uint32_t i = 0; i <= level; i++) {
-        const ntt_table *t = context_ntt(context, i);
-        const uint64_t q = t->m.value, *key = secret_key_evaluations(sk, i);
-        uint64_t *out_limb = c0 + i * n;
-        const uint64_t *message = plain + i * n;
-        small_to_residues(out_limb, error, n, q);
-        ntt_forward_scalar(out_limb, out_limb, t);
-        seed_expand(a, (uint32_t)n, q, seed, SEED_CIPHERTEXT, entry, i);
-        for (size_t k = 0; k < n; k++) {
-            const uint64_t noisy = mod_add(out_limb[k], message[k], q);
-            out_limb[k] = mod_sub(noisy, mod_mul(a[k], key[k], &t->m), q);
-        }
-    }
-out:
-    free(a);
-    secret_free(error);
-    secret_free(s);
-    return rc;
-}
-
-/* The secrets of one public-key encryption, in one guarded allocation. */
-typedef struct ephemeral {
-    sampler *s;
-    int8_t *mask, *error0, *error1; /* [N] each */
-    uint64_t *limb;                 /* [N]: the mask modulo one prime */
-} ephemeral;
-
-static bool ephemeral_draw(ephemeral *e, size_t n) {
-    e->s = secret_allocate(sizeof *e->s);
-    e->mask = secret_allocate(3 * n);
-    e->limb = secret_allocate(n * sizeof *e->limb);
-    if (!e->s || !e->mask || !e->limb) return false;
-    e->error0 = e->mask + n, e->error1 = e->mask + 2 * n;
-    sampler_init(e->s);
-    sample_ternary(e->mask, n, e->s);
-    sample_error(e->error0, 2 * n, e->s);
-    return true;
-}
-
-static void ephemeral_wipe(ephemeral *e) {
-    secret_free(e->s);
-    secret_free(e->mask);
-    secret_free(e->limb);
-}
-
-/* out = pk * mask + error (+ message) modulo one prime */
-static void mask_limb(uint64_t *out, const uint64_t *pk, const ephemeral *e, const int8_t *error,
-                      const uint64_t *message, const ntt_table *t) {
-    const size_t n = (size_t)1 << t->log_n;
-    const uint64_t q = t->m.value;
-    small_to_residues(out, error, n, q);
-    ntt_forward_scalar(out, out, t);
-    for (size_t k = 0; k < n; k++) {
-        const uint64_t noisy = message ? mod_add(out[k], message[k], q) : out[k];
-        out[k] = mod_add(noisy, mod_mul(pk[k], e->limb[k], &t->m), q);
-    }
+    secret_free(e);
+    return CKKS_OK;
 }
 
 ckks_status encrypt_public(uint64_t *c0, uint64_t *c1, const ckks_context *context, const uint64_t *pk0,
@@ -108,19 +68,34 @@ ckks_status encrypt_public(uint64_t *c0, uint64_t *c1, const ckks_context *conte
     const size_t n = params_n(p);
     ckks_status rc = check_level(p, level, err);
     if (rc != CKKS_OK) return rc;
-    ephemeral e = {0};
-    if (ephemeral_draw(&e, n)) {
-        for (uint32_t i = 0; i <= level; i++) {
-            const ntt_table *t = context_ntt(context, i);
-            small_to_residues(e.limb, e.mask, n, t->m.value);
-            ntt_forward_scalar(e.limb, e.limb, t);
-            mask_limb(c0 + i * n, pk0 + i * n, &e, e.error0, plain + i * n, t);
-            mask_limb(c1 + i * n, pk1 + i * n, &e, e.error1, NULL, t);
-        }
-    } else {
+    const int limbs = (int)level + 1;
+    const int threads = (size_t)limbs * n >= TEAM_WORDS ? omp_get_max_threads() : 1;
+    const int team = threads < limbs ? threads : limbs;
+    noise *e = secret_allocate(sizeof *e + 3 * n);
+    uint64_t *masks = secret_allocate((size_t)team * n * sizeof *masks); /* the mask modulo one prime */
+    if (!e || !masks) {
         rc = no_memory(err);
+        goto out;
     }
-    ephemeral_wipe(&e);
+    const int8_t *mask = e->small, *error0 = mask + n, *error1 = mask + 2 * n;
+    sampler_init(&e->s);
+    sample_ternary(e->small, n, &e->s);
+    sample_error(e->small + n, 2 * n, &e->s);
+    const limb_loops *loops = limb_loops_best();
+#pragma omp parallel for schedule(dynamic) num_threads(team)
+    for (int i = 0; i < limbs; i++) {
+        const ntt_table *t = context_ntt(context, (uint32_t)i);
+        const size_t at = (size_t)i * n;
+        uint64_t *u = masks + (size_t)omp_get_thread_num() * n;
+        loops->forward_small(u, mask, t);
+        loops->forward_small(c0 + at, error0, t);
+        loops->add_product(c0 + at, pk0 + at, u, plain + at, n, &t->m);
+        loops->forward_small(c1 + at, error1, t);
+        loops->add_product(c1 + at, pk1 + at, u, NULL, n, &t->m);
+    }
+out:
+    secret_free(masks);
+    secret_free(e);
     return rc;
 }
 
@@ -134,16 +109,14 @@ ckks_status decrypt(uint64_t *plain, const secret_key *sk, const uint64_t *words
     if (component_count != 2 && component_count != 3)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "component_count", "%u is neither 2 nor 3",
                               component_count);
-    for (uint32_t i = 0; i <= level; i++) {
-        const modulus m = context_ntt(context, i)->m;
-        const uint64_t *s = secret_key_evaluations(sk, i), *c0 = words + i * n, *c1 = c0 + component;
-        const bool has_c2 = component_count == 3;
-        const uint64_t *c2 = has_c2 ? c1 + component : c1;
-        uint64_t *out = plain + i * n;
-        for (size_t k = 0; k < n; k++) { /* (c2 * s + c1) * s + c0 */
-            const uint64_t high = has_c2 ? mod_add(mod_mul(c2[k], s[k], &m), c1[k], m.value) : c1[k];
-            out[k] = mod_add(mod_mul(high, s[k], &m), c0[k], m.value);
-        }
+    const limb_loops *loops = limb_loops_best();
+    const bool has_c2 = component_count == 3;
+    const int limbs = (int)level + 1;
+#pragma omp parallel for if ((size_t)limbs * n >= TEAM_WORDS)
+    for (int i = 0; i < limbs; i++) {
+        const uint64_t *c0 = words + (size_t)i * n, *c1 = c0 + component;
+        loops->decrypt(plain + (size_t)i * n, c0, c1, has_c2 ? c1 + component : NULL,
+                       secret_key_evaluations(sk, (uint32_t)i), n, &context_ntt(context, (uint32_t)i)->m);
     }
     return CKKS_OK;
 }

@@ -45,9 +45,9 @@ const base_conversion *context_rescale(const ckks_context *context, uint32_t lev
 /* P mod prime j and its Shoup quotient */
 void context_p_product(const ckks_context *context, uint32_t prime_index, uint64_t *value, uint64_t *shoup);
 /*
- * Roots of the encoder: for each stage length 2, 4, ... N/2 one after the other (stage `length` at pair
- * length/2 - 1), the pairs (cos, sin) of 2 pi (5^j mod 4 length) / (4 length) for j < length/2, each
- * correctly rounded. They do not depend on the slot count.
+ * Roots of the encoder: N/2 cosines (the last one unused), then N/2 sines; for each stage length 2, 4, ...
+ * N/2 one after the other (stage `length` from length/2 - 1 on), cos and sin of 2 pi (5^j mod 4 length) / (4
+ * length) for j < length/2, each correctly rounded. They do not depend on the slot count.
  */
 const double *context_encoder_roots(const ckks_context *context);
 

@@ -12,12 +12,12 @@
  */
 #include "kernels/scheme/keys.h"
 
-#include "kernels/scheme/internal.h"
+#include "kernels/cpu/permute_block.h"
+#include "kernels/scheme/expand_internal.h"
 #include "kernels/scheme/key_internal.h"
 #include "kernels/scheme/sample.h"
 #include "kernels/scheme/secret_memory.h"
 
-#include <omp.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,11 +56,11 @@ static void secret_transform(secret_key *sk) {
     const ckks_params *p = context_params(sk->context);
     const size_t n = params_n(p);
     const int count = (int)params_prime_count(p);
+    const limb_loops *loops = limb_loops_best();
 #pragma omp parallel for
     for (int i = 0; i < count; i++) {
         uint64_t *limb = sk->evaluations + (size_t)i * n;
-        small_to_residues(limb, sk->coefficients, n, p->prime[i]);
-        ntt_forward_scalar(limb, limb, context_ntt(sk->context, (uint32_t)i));
+        loops->forward_small(limb, sk->coefficients, context_ntt(sk->context, (uint32_t)i));
     }
 }
 
@@ -164,31 +164,39 @@ typedef struct generation {
     const int8_t *errors; /* [digit][N], guarded */
 } generation;
 
-/* b = e - a*s, plus P*s' in the digit's own limbs. `a` is scratch for one limb of the uniform half. */
-static void generate_limb(uint64_t *b, uint64_t *a, const generation *g, uint32_t digit, uint32_t limb) {
+/* b += P * s' in a limb of the digit's own, a block of positions at a time: the block is wiped */
+static void add_gadget(uint64_t *b, const generation *g, uint32_t prime) {
+    const ckks_params *p = context_params(g->sk->context);
+    const ntt_table *t = context_ntt(g->sk->context, prime);
+    const uint64_t *s = secret_key_evaluations(g->sk, prime);
+    const limb_loops *loops = limb_loops_best();
+    uint64_t target[PERMUTE_BLOCK], big_p, big_p_shoup;
+    uint8_t index[PERMUTE_BLOCK];
+    context_p_product(g->sk->context, prime, &big_p, &big_p_shoup);
+    for (uint32_t block = 0; block < params_n(p) / PERMUTE_BLOCK; block++) {
+        const size_t at = (size_t)block * PERMUTE_BLOCK;
+        if (g->key->kind == KEY_RELINEARISATION) {
+            loops->multiply(target, s + at, s + at, PERMUTE_BLOCK, &t->m);
+        } else {
+            const uint64_t *from = s + permute_block_fill(index, p->log_n, g->key->galois_element, block);
+            for (uint32_t j = 0; j < PERMUTE_BLOCK; j++) target[j] = from[index[j]];
+        }
+        loops->add_scaled(b + at, target, big_p, PERMUTE_BLOCK, &t->m);
+    }
+    sodium_memzero(target, sizeof target);
+}
+
+/* b = e - a*s, plus P*s' in the digit's own limbs */
+static void generate_limb(uint64_t *b, const generation *g, uint32_t digit, uint32_t limb) {
     const ckks_context *context = g->sk->context;
     const ckks_params *p = context_params(context);
-    const size_t n = params_n(p);
     const uint32_t prime = limb <= g->key->level ? limb : p->q_count + (limb - g->key->level - 1);
     const ntt_table *t = context_ntt(context, prime);
-    const uint64_t q = t->m.value, *s = secret_key_evaluations(g->sk, prime);
     const bool is_public = g->key->kind == KEY_PUBLIC;
-    small_to_residues(b, g->errors + digit * n, n, q);
-    ntt_forward_scalar(b, b, t);
-    seed_expand(a, (uint32_t)n, q, g->seed, is_public ? SEED_PUBLIC_KEY : SEED_KEY_SET, g->polynomial + digit,
-                prime);
-    for (size_t i = 0; i < n; i++) b[i] = mod_sub(b[i], mod_mul(a[i], s[i], &t->m), q);
-    if (is_public || limb > g->key->level || limb / p->digit_size != digit) return;
-    uint64_t big_p, big_p_shoup;
-    context_p_product(context, prime, &big_p, &big_p_shoup);
-    for (size_t i = 0; i < n; i++) {
-        uint64_t target; /* s' */
-        if (g->key->kind == KEY_RELINEARISATION)
-            target = mod_mul(s[i], s[i], &t->m);
-        else
-            target = s[automorphism_index(p->log_n, g->key->galois_element, (uint32_t)i)];
-        b[i] = mod_add(b[i], mod_mul_shoup(target, big_p, big_p_shoup, q), q);
-    }
+    limb_loops_best()->forward_small(b, g->errors + digit * (size_t)params_n(p), t);
+    seed_subtract_product(b, secret_key_evaluations(g->sk, prime), NULL, t, g->seed,
+                          is_public ? SEED_PUBLIC_KEY : SEED_KEY_SET, g->polynomial + digit, prime);
+    if (!is_public && limb <= g->key->level && limb / p->digit_size == digit) add_gadget(b, g, prime);
 }
 
 static ckks_status check_generation(const ckks_params *p, const key_requirement *key, uint32_t key_index,
@@ -208,11 +216,9 @@ ckks_status key_generate(uint64_t *words, const secret_key *sk, const key_requir
     if (rc != CKKS_OK) return rc;
     const size_t n = params_n(p);
     const uint32_t digits = key_digit_count(p, key), limbs = key_limb_count(p, key);
-    const int thread_count = omp_get_max_threads();
     int8_t *errors = secret_allocate(digits * n);
     sampler *s = secret_allocate(sizeof *s);
-    uint64_t *uniform = malloc((size_t)thread_count * n * sizeof *uniform);
-    if (!errors || !s || !uniform) {
+    if (!errors || !s) {
         rc = no_memory("key", err);
         goto out;
     }
@@ -220,12 +226,10 @@ ckks_status key_generate(uint64_t *words, const secret_key *sk, const key_requir
     sample_error(errors, digits * n, s);
     const generation g = {sk, key, seed, key_index * params_digit_count_full(p), errors};
     const int count = (int)(digits * limbs);
-#pragma omp parallel for num_threads(thread_count) schedule(dynamic)
+#pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < count; i++)
-        generate_limb(words + (size_t)i * n, uniform + (size_t)omp_get_thread_num() * n, &g,
-                      (uint32_t)i / limbs, (uint32_t)i % limbs);
+        generate_limb(words + (size_t)i * n, &g, (uint32_t)i / limbs, (uint32_t)i % limbs);
 out:
-    free(uniform);
     secret_free(s);
     secret_free(errors);
     return rc;

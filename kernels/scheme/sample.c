@@ -1,6 +1,7 @@
 #include "kernels/scheme/sample.h"
 
 #include "kernels/base/bytes.h"
+#include "kernels/scheme/limb_loops_internal.h"
 
 #include <sodium.h>
 
@@ -35,23 +36,13 @@ void sample_ternary(int8_t *out, size_t n, sampler *s) {
     sodium_memzero(s->chunk, sizeof s->chunk);
 }
 
-/* ones in a 21-bit number; a library's may read a table at secret indices */
-static uint32_t count_ones(uint32_t x) {
-    x -= x >> 1 & 0x55555555u;
-    x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
-    x = (x + (x >> 4)) & 0x0F0F0F0Fu;
-    return (x * 0x01010101u) >> 24;
-}
-
 void sample_error(int8_t *out, size_t n, sampler *s) {
-    const uint32_t mask = (1u << 21) - 1;
+    const limb_loops *loops = limb_loops_best();
     for (size_t done = 0; done < n;) {
+        const size_t left = n - done, count = left < SAMPLER_CHUNK_BYTES / 8 ? left : SAMPLER_CHUNK_BYTES / 8;
         next_chunk(s);
-        for (size_t i = 0; i < SAMPLER_CHUNK_BYTES / 8 && done < n; i++, done++) {
-            const uint64_t draw = bytes_read_u64(s->chunk + 8 * i);
-            out[done] = (int8_t)((int)count_ones((uint32_t)draw & mask) -
-                                 (int)count_ones((uint32_t)(draw >> 21) & mask));
-        }
+        loops->count_errors(out + done, s->chunk, count);
+        done += count;
     }
     sodium_memzero(s->chunk, sizeof s->chunk);
 }

@@ -1,0 +1,1 @@
+#include "kernels/scheme/limb_lanes_internal.h"
