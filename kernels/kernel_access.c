@@ -327,6 +327,83 @@ static ckks_status describe_key_product(describer *d, const kernel_key_product_a
     return check_disjoint(d, "digits", out, digits);
 }
 
+/* what SWITCH_PRODUCT and KEY_SWITCH read through */
+static ckks_status check_key(const describer *d, const char *field, uint32_t key, uint32_t key_count) {
+    if (key >= key_count) INVALID(field, "key %u of %u", key, key_count);
+    return CKKS_OK;
+}
+static ckks_status check_switch_items(const describer *d, const kernel_switch_product_args *a) {
+    if (!a->items != !a->items_host) INVALID("items", "device and host lists must come together");
+    if (!a->items) {
+        if (a->is_sum) INVALID("is_sum", "a sum takes a list");
+        TRY(check_key(d, "uniform", a->uniform.key, a->key_count));
+        return check_galois(d, "uniform", a->uniform.galois_element);
+    }
+    for (uint32_t i = 0; i < a->batch_count; i++) {
+        const key_product_item *item = &a->items_host[i];
+        if (item->digits != i || item->out_index != (a->is_sum ? 0 : i))
+            INVALID("items", "item %u names digits %u, out %u: not in order", i, item->digits,
+                    item->out_index);
+        TRY(check_key(d, "items", item->key, a->key_count));
+        TRY(check_galois(d, "items", item->galois_element));
+    }
+    return CKKS_OK;
+}
+
+static ckks_status describe_switch_product(describer *d, const kernel_switch_product_args *a) {
+    range out = {0}, in = {0}, scratch = {0};
+    TRY(check_poly(d, "a", &a->a));
+    TRY(check_level_basis(d, "a", a->a.basis, false));
+    if (a->a.component_count != 1) INVALID("a", "component_count %u is not 1", a->a.component_count);
+    TRY(check_batch(d, a->batch_count));
+    if (!a->keys) INVALID("keys", "is NULL");
+    TRY(check_switch_items(d, a));
+    const uint32_t q_limbs = a->a.basis.q_count;
+    const uint64_t out_count = a->is_sum ? 1 : a->batch_count;
+    TRY(touch_words(d, &out, "out", a->out, out_count * 2 * (q_limbs + d->params->p_count), true));
+    TRY(touch_batch(d, &in, "a", &a->a, a->batch_count, a->a_batch_stride, false));
+    TRY(touch_words(d, &scratch, "scratch", a->scratch,
+                    switch_product_scratch(d->params, q_limbs, a->batch_count), true));
+    TRY(check_disjoint(d, "a", out, in));
+    TRY(check_disjoint(d, "scratch", out, scratch));
+    return check_disjoint(d, "scratch", scratch, in);
+}
+
+static ckks_status describe_key_switch(describer *d, const kernel_key_switch_args *a) {
+    range out = {0}, in = {0}, add = {0}, scratch = {0};
+    TRY(check_poly(d, "a", &a->a));
+    TRY(check_level_basis(d, "a", a->a.basis, false));
+    if (a->a.component_count != 1) INVALID("a", "component_count %u is not 1", a->a.component_count);
+    TRY(check_poly(d, "out", &a->out));
+    TRY(check_level_basis(d, "out", a->out.basis, false));
+    TRY(check_batch(d, a->batch_count));
+    if (!a->keys) INVALID("keys", "is NULL");
+    TRY(check_key(d, "key", a->key, a->key_count));
+    TRY(check_galois(d, "galois_element", a->galois_element));
+    const uint32_t q_limbs = a->a.basis.q_count, dropped = a->with_rescale ? 1 : 0;
+    if (q_limbs <= dropped) INVALID("with_rescale", "there is no prime to drop at level 0");
+    if (a->out.basis.q_count != q_limbs - dropped)
+        INVALID("out", "%u limbs are not %u", a->out.basis.q_count, q_limbs - dropped);
+    if (a->out.component_count != 2) INVALID("out", "component_count %u is not 2", a->out.component_count);
+    TRY(touch_batch(d, &out, "out", &a->out, a->batch_count, a->out_batch_stride, true));
+    TRY(touch_batch(d, &in, "a", &a->a, a->batch_count, a->a_batch_stride, false));
+    if (a->add.words) {
+        TRY(check_poly(d, "add", &a->add));
+        TRY(check_level_basis(d, "add", a->add.basis, false));
+        if (a->add.basis.q_count != q_limbs || a->add.component_count > 2)
+            INVALID("add", "%u limbs, %u components do not fit the input", a->add.basis.q_count,
+                    a->add.component_count);
+        TRY(touch_batch(d, &add, "add", &a->add, a->batch_count, a->add_batch_stride, false));
+        TRY(check_disjoint(d, "add", out, add));
+    }
+    TRY(touch_words(d, &scratch, "scratch", a->scratch,
+                    key_switch_scratch(d->params, q_limbs, a->batch_count), true));
+    TRY(check_disjoint(d, "a", out, in));
+    TRY(check_disjoint(d, "scratch", out, scratch));
+    TRY(check_disjoint(d, "scratch", scratch, add));
+    return check_disjoint(d, "scratch", scratch, in);
+}
+
 static ckks_status describe_mod_down(describer *d, const kernel_mod_down_args *a) {
     range out = {0}, in = {0}, add = {0}, scratch = {0};
     TRY(check_poly(d, "a", &a->a));
@@ -537,6 +614,10 @@ static ckks_status describe_any(describer *d, const void *arguments) {
         return describe_mod_up(d, arguments);
     case KERNEL_KEY_PRODUCT:
         return describe_key_product(d, arguments);
+    case KERNEL_SWITCH_PRODUCT:
+        return describe_switch_product(d, arguments);
+    case KERNEL_KEY_SWITCH:
+        return describe_key_switch(d, arguments);
     case KERNEL_MOD_DOWN:
         return describe_mod_down(d, arguments);
     case KERNEL_RESCALE:

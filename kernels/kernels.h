@@ -80,8 +80,10 @@ _Static_assert(sizeof(key_table_entry) == 16, "device layout");
     X(KERNEL_AUTOMORPHISM, kernel_automorphism_args) /* out = a(X^g) */                                      \
     X(KERNEL_MOD_UP, kernel_mod_up_args)             /* digits of a polynomial, each extended to QP */       \
     X(KERNEL_KEY_PRODUCT, kernel_key_product_args)   /* sum over digits of digit x key, for many keys */     \
-    X(KERNEL_MOD_DOWN, kernel_mod_down_args)         /* divide by P, or by P * q_l; QP -> Q */               \
-    X(KERNEL_RESCALE, kernel_rescale_args)           /* divide by q_l */                                     \
+    X(KERNEL_SWITCH_PRODUCT, kernel_switch_product_args) /* MOD_UP and KEY_PRODUCT, digits never seen */     \
+    X(KERNEL_MOD_DOWN, kernel_mod_down_args)             /* divide by P, or by P * q_l; QP -> Q */           \
+    X(KERNEL_KEY_SWITCH, kernel_key_switch_args)         /* MOD_UP, KEY_PRODUCT and MOD_DOWN */              \
+    X(KERNEL_RESCALE, kernel_rescale_args)               /* divide by q_l */                                 \
     X(KERNEL_DIAGONAL_SUM, kernel_diagonal_sum_args) /* sums of plaintext x ciphertext over a sparse list */ \
     X(KERNEL_PERMUTE_SUM, kernel_permute_sum_args)   /* sum over a list of permuted polynomials */           \
     X(KERNEL_MATRIX_PRODUCT, kernel_matrix_product_args) /* clear matrix times a batch of ciphertexts */     \
@@ -173,6 +175,33 @@ typedef struct kernel_key_product_args {
     uint32_t is_public;
 } kernel_key_product_args;
 
+/* SWITCH_PRODUCT: KEY_PRODUCT of MOD_UP's digits, each batch entry under one key:
+ *     item t = items[t], or {t, uniform.key, uniform.galois_element, t} where `items` is NULL;
+ *     out[t] = sum over digits d of permute_g(digit d of a[t]) * key[d], or, with is_sum (which takes a
+ *     list), the sum of all of them in out[0].
+ * A list names each entry once and in order (item.digits = t, item.out_index = t, or 0 with is_sum). a as for
+ * MOD_UP; out[t]: [2][limb][N]. scratch: switch_product_scratch limbs. */
+typedef struct kernel_switch_product_args {
+    const device_tables *tables;
+    uint64_t *out;
+    kernel_poly a;
+    uint32_t a_batch_stride; /* limbs */
+    uint32_t batch_count;
+    const key_table_entry *keys; /* device */
+    uint32_t key_count;
+    const key_product_item *items; /* device */
+    const key_product_item *items_host;
+    key_product_item uniform; /* where items are NULL: key and galois_element */
+    uint32_t is_sum;
+    uint64_t *scratch;
+} kernel_switch_product_args;
+/* q_limbs: level + 1 */
+static inline uint64_t switch_product_scratch(const ckks_params *params, uint32_t q_limbs,
+                                              uint32_t batch_count) {
+    const uint64_t digits = params_digit_count(params, q_limbs - 1);
+    return batch_count * (q_limbs + digits * (q_limbs + params->p_count));
+}
+
 /* MOD_DOWN: out = (a + P * permute_g(add) - conv) * D^-1, where D is the product of all p (and of q_l when
  * `with_rescale`), conv the base conversion of the D residues of the numerator, computed in the coefficient
  * domain. Out basis q[0..l] or q[0..l-1]. a: basis QP at level l. add (words NULL = absent; basis q[0..l])
@@ -187,6 +216,27 @@ typedef struct kernel_mod_down_args {
     uint32_t with_rescale;
     uint64_t *scratch;
 } kernel_mod_down_args;
+
+/* KEY_SWITCH: a whole key switch: MOD_DOWN of SWITCH_PRODUCT(a, uniform), with `add` under the same
+ * automorphism. out: 2 components, basis q[0..l], or q[0..l-1] with_rescale. a: 1 component, basis q[0..l].
+ * add: as for MOD_DOWN. All advance by their batch strides (limbs). scratch: key_switch_scratch limbs. */
+typedef struct kernel_key_switch_args {
+    const device_tables *tables;
+    kernel_poly out, a, add;
+    uint32_t key; /* index into the key table */
+    uint32_t galois_element;
+    uint32_t batch_count;
+    uint32_t out_batch_stride, a_batch_stride, add_batch_stride;
+    uint32_t with_rescale;
+    const key_table_entry *keys; /* device */
+    uint32_t key_count;
+    uint64_t *scratch;
+} kernel_key_switch_args;
+static inline uint64_t key_switch_scratch(const ckks_params *params, uint32_t q_limbs, uint32_t batch_count) {
+    return switch_product_scratch(params, q_limbs, batch_count) +
+           2ull * batch_count * (q_limbs + params->p_count) +
+           2ull * batch_count * (params->p_count + 2 * q_limbs);
+}
 
 /* RESCALE: out = (a - conv) * q_l^-1, conv the base conversion from q_l alone. scratch: components * (l + 1)
  * * N words. */

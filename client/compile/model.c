@@ -4,6 +4,7 @@
  */
 #include "client/compile/model.h"
 
+#include "client/compile/external.h"
 #include "client/compile/operator.h"
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
@@ -164,6 +165,31 @@ static ckks_status read_opsets(onnx_model *m, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* other weights make another model */
+static void digest_more(onnx_model *m, const uint8_t *bytes, size_t size) {
+    uint8_t both[2 * SHA256_BYTES];
+    memcpy(both, m->digest, SHA256_BYTES);
+    sha256(both + SHA256_BYTES, bytes, size);
+    sha256(m->digest, both, sizeof both);
+}
+
+ckks_status model_tensor(tensor *out, onnx_model *m, const Onnx__Tensor *message, const char *what,
+                         ckks_error *err) {
+    uint8_t *bytes;
+    size_t size;
+    if (message->data_location != 1 || !m->folder)
+        return tensor_from_message(out, message, &m->memory, what, err);
+    ckks_status rc =
+        external_read(&bytes, &size, m->folder, message, MODEL_FILE_BYTES_MAX - m->external_bytes, what, err);
+    if (rc != CKKS_OK) return rc;
+    m->external_bytes += size;
+    m->memory.bytes_max += 8 * (uint64_t)size; /* a double for each byte */
+    digest_more(m, bytes, size);
+    rc = tensor_from_bytes(out, message, bytes, size, &m->memory, what, err);
+    free(bytes);
+    return rc;
+}
+
 static ckks_status read_initialisers(onnx_model *m, ckks_error *err) {
     const Onnx__Graph *g = m->proto->graph;
     if (g->n_sparse_initializer)
@@ -175,8 +201,7 @@ static ckks_status read_initialisers(onnx_model *m, ckks_error *err) {
         if (!t->name || !*t->name)
             return ckks_error_set(err, CKKS_MALFORMED, "initializer", "number %zu has no name", i);
         if ((rc = value_define(m, &value, t->name, MODEL_NONE, err)) != CKKS_OK) return rc;
-        if ((rc = tensor_from_message(&m->values[value].constant, t, &m->memory, t->name, err)) != CKKS_OK)
-            return rc;
+        if ((rc = model_tensor(&m->values[value].constant, m, t, t->name, err)) != CKKS_OK) return rc;
     }
     return CKKS_OK;
 }
@@ -348,6 +373,11 @@ static ckks_status read_graph(onnx_model *m, ckks_error *err) {
 }
 
 ckks_status model_read(onnx_model **out, const void *bytes, size_t size, ckks_error *err) {
+    return model_read_in(out, bytes, size, NULL, err);
+}
+
+ckks_status model_read_in(onnx_model **out, const void *bytes, size_t size, const char *folder,
+                          ckks_error *err) {
     ckks_status rc;
     ProtobufCMessage *message = NULL;
     *out = NULL;
@@ -357,6 +387,7 @@ ckks_status model_read(onnx_model **out, const void *bytes, size_t size, ckks_er
     onnx_model *m = calloc(1, sizeof *m);
     if (!m) return NO_MEMORY(err);
     m->score_value = MODEL_NONE;
+    m->folder = folder;
     /* weights take twice their bytes; broadcasting must not make much of little */
     m->memory.bytes_max = (UINT64_C(256) << 20) + UINT64_C(16) * size;
     sha256(m->digest, bytes, size);
@@ -364,6 +395,7 @@ ckks_status model_read(onnx_model **out, const void *bytes, size_t size, ckks_er
                         "ONNX model", err);
     m->proto = (Onnx__Model *)message;
     if (rc == CKKS_OK) rc = read_graph(m, err);
+    m->folder = NULL; /* the caller's */
     if (rc == CKKS_OK) *out = m, m = NULL;
     onnx_model_destroy(m);
     return rc;
@@ -391,7 +423,14 @@ ckks_status model_read_file(onnx_model **out, const char *path, ckks_error *err)
         if (size < capacity) break;
     }
     fclose(file);
-    if (rc == CKKS_OK) rc = model_read(out, bytes, size, err);
+    char *folder = strdup(path);
+    if (!folder && rc == CKKS_OK) rc = NO_MEMORY(err);
+    if (rc == CKKS_OK) {
+        char *slash = strrchr(folder, '/');
+        if (slash) slash[slash == folder] = 0;
+        rc = model_read_in(out, bytes, size, slash ? folder : ".", err);
+    }
+    free(folder);
     free(bytes);
     return rc;
 }

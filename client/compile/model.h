@@ -52,6 +52,9 @@ ckks_status tensor_shape(tensor *t, const int64_t *dims, size_t rank, uint32_t c
 /* tensor_from_message reads an ONNX tensor with its data. `what` names it in errors. */
 ckks_status tensor_from_message(tensor *out, const Onnx__Tensor *message, arena *memory, const char *what,
                                 ckks_error *err);
+/* tensor_from_bytes reads one whose data, raw, lies elsewhere: `bytes`, not NULL. */
+ckks_status tensor_from_bytes(tensor *out, const Onnx__Tensor *message, const uint8_t *bytes, size_t size,
+                              arena *memory, const char *what, ckks_error *err);
 /* tensor_text writes "[1, 28, 28]" into text[capacity] and returns it. */
 char *tensor_text(const tensor *t, char *text, size_t capacity);
 
@@ -92,15 +95,23 @@ struct onnx_model {
     uint32_t score_value; /* where the encrypted part ends; found by lowering, MODEL_NONE before */
     uint32_t refusal_count, refusal_capacity;
     compile_refusal *refusals; /* of operators, by node */
-    uint8_t digest[32];        /* SHA-256 of the file */
+    uint8_t digest[32];        /* SHA-256 of the file, and of what it refers to */
+    const char *folder;        /* that it came from; NULL: from memory, and nothing else is opened */
+    uint64_t external_bytes;   /* read from files beside it */
 };
 
 /* model_read parses and checks; unlike onnx_model_parse it accepts unknown operators (node->op == NULL) and
  * records a refusal for each. */
 ckks_status model_read(onnx_model **out, const void *bytes, size_t size, ckks_error *err);
+/* The same with a folder, in which weights in other files are looked for. */
+ckks_status model_read_in(onnx_model **out, const void *bytes, size_t size, const char *folder,
+                          ckks_error *err);
 ckks_status model_read_file(onnx_model **out, const char *path, ckks_error *err);
 /* model_lookup: value number of a name, MODEL_NONE if there is none. */
 uint32_t model_lookup(const onnx_model *m, const char *name);
+/* model_tensor reads a tensor of the file, whose data may lie in another one. Memory: the arena's. */
+ckks_status model_tensor(tensor *out, onnx_model *m, const Onnx__Tensor *message, const char *what,
+                         ckks_error *err);
 /* model_refuse records that `node` cannot run encrypted; texts are copied. */
 ckks_status model_refuse(onnx_model *m, const model_node *node, const char *reason, const char *way_out,
                          ckks_error *err);

@@ -147,11 +147,6 @@ static double typed_value(const Onnx__Tensor *m, size_t i) {
 }
 
 static ckks_status check_kind(const Onnx__Tensor *m, const char *what, ckks_error *err) {
-    if (m->data_location != 0 || m->n_external_data)
-        return ckks_error_set(
-            err, CKKS_UNSUPPORTED, what,
-            "its data is in another file: save the model as one file (onnx.save_model without "
-            "save_as_external_data)");
     if (m->segment.len) return ckks_error_set(err, CKKS_UNSUPPORTED, what, "a tensor in segments");
     if (!element_bytes(m->data_type))
         return ckks_error_set(err, CKKS_UNSUPPORTED, what, "elements of ONNX type %d: convert them to float",
@@ -159,31 +154,48 @@ static ckks_status check_kind(const Onnx__Tensor *m, const char *what, ckks_erro
     return CKKS_OK;
 }
 
-ckks_status tensor_from_message(tensor *out, const Onnx__Tensor *m, arena *memory, const char *what,
-                                ckks_error *err) {
+/* `raw` is the data, or NULL: a typed list has it */
+static ckks_status read_elements(tensor *out, const Onnx__Tensor *m, const uint8_t *raw, size_t raw_size,
+                                 arena *memory, const char *what, ckks_error *err) {
     ckks_status rc;
     tensor t = {0};
     if ((rc = check_kind(m, what, err)) != CKKS_OK) return rc;
     if ((rc = tensor_shape(&t, m->dims, m->n_dims, TENSOR_ELEMENTS_MAX, what, err)) != CKKS_OK) return rc;
     const uint32_t size = element_bytes(m->data_type);
-    const bool is_raw = m->has_raw_data;
     /* before any memory is taken: the file must hold what the shape claims */
-    const uint64_t have = is_raw ? m->raw_data.len : typed_count(m);
-    const uint64_t want = is_raw ? (uint64_t)t.count * size : t.count;
+    const uint64_t have = raw ? raw_size : typed_count(m);
+    const uint64_t want = raw ? (uint64_t)t.count * size : t.count;
     if (have != want)
         return ckks_error_set(err, CKKS_MALFORMED, what, "has %llu %s, its shape asks for %llu",
-                              (unsigned long long)have, is_raw ? "bytes" : "elements",
-                              (unsigned long long)want);
+                              (unsigned long long)have, raw ? "bytes" : "elements", (unsigned long long)want);
     t.data = arena_take(memory, t.count, sizeof *t.data);
     if (!t.data)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, what, "no memory for %u elements", t.count);
     t.is_integer = m->data_type != ELEMENT_FLOAT && m->data_type != ELEMENT_DOUBLE &&
                    m->data_type != ELEMENT_FLOAT16 && m->data_type != ELEMENT_BFLOAT16;
     for (uint32_t i = 0; i < t.count; i++) {
-        t.data[i] = is_raw ? raw_value(m->raw_data.data + (size_t)i * size, m->data_type) : typed_value(m, i);
+        t.data[i] = raw ? raw_value(raw + (size_t)i * size, m->data_type) : typed_value(m, i);
         if (!isfinite(t.data[i]))
             return ckks_error_set(err, CKKS_OUT_OF_RANGE, what, "element %u is not finite", i);
     }
     *out = t;
     return CKKS_OK;
+}
+
+ckks_status tensor_from_message(tensor *out, const Onnx__Tensor *m, arena *memory, const char *what,
+                                ckks_error *err) {
+    static const uint8_t nothing[1];
+    if (m->data_location != 0 || m->n_external_data)
+        return ckks_error_set(
+            err, CKKS_UNSUPPORTED, what,
+            "its data is in another file: load the model from its folder, or save it as one file "
+            "(onnx.save_model without save_as_external_data)");
+    /* raw data of no bytes has no place */
+    const uint8_t *raw = !m->has_raw_data ? NULL : m->raw_data.data ? m->raw_data.data : nothing;
+    return read_elements(out, m, raw, m->raw_data.len, memory, what, err);
+}
+
+ckks_status tensor_from_bytes(tensor *out, const Onnx__Tensor *m, const uint8_t *bytes, size_t size,
+                              arena *memory, const char *what, ckks_error *err) {
+    return read_elements(out, m, bytes, size, memory, what, err);
 }

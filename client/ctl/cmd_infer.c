@@ -163,22 +163,28 @@ static ckks_status load_public(client_public_key **out, const char *path, bool a
     return rc;
 }
 
-static ckks_status keys_load(keys *out, const arguments *a, const client_model *model, ckks_error *err) {
-    const ctl_options *o = &a->common;
+static ckks_status key_set_load(keys *out, const ctl_options *o, const client_model *model, const char *path,
+                                ckks_error *err) {
     ckks_status rc;
-    key_paths paths;
-    if ((rc = key_paths_for(&paths, o->profile.key, &model->params, err)) != CKKS_OK) return rc;
-    if ((rc = key_set_file_peek(&out->set, paths.keys, o->allow_insecure, err)) != CKKS_OK) {
+    if ((rc = key_set_file_peek(&out->set, path, o->allow_insecure, err)) != CKKS_OK) {
         if (rc == CKKS_NOT_FOUND && err) err->code = rc = CKKS_KEY_MISSING;
         return rc;
     }
     if (memcmp(out->set->params.id, model->params.id, CKKS_PARAMETER_ID_BYTES) != 0)
         return ckks_error_set(err, CKKS_PARAMS_MISMATCH, "key",
-                              "%s was made for other parameters than the model's", paths.keys);
-    rc = client_requirements_cover(out->set->keys, out->set->key_count, model->keys, model->key_count, err);
-    if (rc != CKKS_OK) return rc;
+                              "%s was made for other parameters than the model's", path);
+    return client_requirements_cover(out->set->keys, out->set->key_count, model->keys, model->key_count, err);
+}
+
+/* a model of no keys needs the secret key alone */
+static ckks_status keys_load(keys *out, const arguments *a, const client_model *model, ckks_error *err) {
+    const ctl_options *o = &a->common;
+    ckks_status rc;
+    key_paths paths;
+    if ((rc = key_paths_for(&paths, o->profile.key, &model->params, err)) != CKKS_OK) return rc;
+    if (model->key_count && (rc = key_set_load(out, o, model, paths.keys, err)) != CKKS_OK) return rc;
     if ((rc = ctl_load_secret(&out->secret, o, paths.secret, err)) != CKKS_OK) return rc;
-    if (memcmp(secret_key_lineage(out->secret->key), out->set->lineage, LINEAGE_BYTES) != 0)
+    if (out->set && memcmp(secret_key_lineage(out->secret->key), out->set->lineage, LINEAGE_BYTES) != 0)
         return ckks_error_set(err, CKKS_LINEAGE_MISMATCH, "key", "%s and %s do not belong together",
                               paths.secret, paths.keys);
     return a->use_public ? load_public(&out->public, paths.public, o->allow_insecure, err) : CKKS_OK;
@@ -198,7 +204,7 @@ static ckks_status send_file(const arguments *a, rpc_connection **connection, ck
     client_model *model = NULL;
     client_key_set *set = NULL;
     key_paths paths;
-    uint8_t key_set[32];
+    uint8_t key_set[32] = {0};
     if (!a->output)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output", "where to save the result? -o FILE");
     if ((rc = ctl_connect(connection, o, err)) != CKKS_OK) return rc;
@@ -206,7 +212,7 @@ static ckks_status send_file(const arguments *a, rpc_connection **connection, ck
         goto out;
     if (a->has_key_set) {
         memcpy(key_set, a->key_set, sizeof key_set);
-    } else {
+    } else if (model->key_count) {
         if ((rc = key_paths_for(&paths, o->profile.key, &model->params, err)) != CKKS_OK) goto out;
         if ((rc = key_set_file_peek(&set, paths.keys, o->allow_insecure, err)) != CKKS_OK) goto out;
         memcpy(key_set, set->id, sizeof key_set);
@@ -242,7 +248,7 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
     if (a->original && (rc = clear_original(&clear, model, &data, a->original, err)) != CKKS_OK) goto out;
     job.connection = *connection, job.model = model, job.data = &data;
     job.secret = k.secret, job.public = k.public;
-    memcpy(job.key_set, k.set->id, sizeof job.key_set);
+    if (k.set) memcpy(job.key_set, k.set->id, sizeof job.key_set);
     job.step = a->raw ? 0 : client_promised_step(model);
     job.results = calloc((size_t)data.count, sizeof *job.results);
     job.scores = calloc((size_t)data.count * model->score_count, sizeof *job.scores);

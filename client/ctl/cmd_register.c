@@ -101,8 +101,11 @@ static ckks_status register_models(run *r, ckks_error *err) {
     for (uint32_t i = 0; i < r->a->model_count && rc == CKKS_OK; i++) {
         client_model *m = NULL;
         key_paths paths;
-        if ((rc = ctl_model(&m, &r->connection, &r->a->common, r->a->models[i], NULL, err)) == CKKS_OK &&
-            (rc = key_paths_for(&paths, r->a->common.profile.key, &m->params, err)) == CKKS_OK)
+        rc = ctl_model(&m, &r->connection, &r->a->common, r->a->models[i], NULL, err);
+        if (rc == CKKS_OK && !m->key_count)
+            ctl_note(&r->a->common, "%s needs no evaluation keys", r->a->models[i]);
+        else if (rc == CKKS_OK &&
+                 (rc = key_paths_for(&paths, r->a->common.profile.key, &m->params, err)) == CKKS_OK)
             rc = register_file(r, paths.keys, err);
         if (rc == CKKS_NOT_FOUND && err && !rpc_error_is_from_server(err)) err->code = rc = CKKS_KEY_MISSING;
         client_model_destroy(m);

@@ -1,7 +1,7 @@
 /*
  * The cryptographic half of libckksclient: models as a client trusts them, keys, rows in and scores out. No
- * I/O, no clock, no threads of its own (OpenMP inside key generation), so that it can go where there are
- * neither sockets nor files. Randomness is the operating system's, through libsodium.
+ * I/O, no clock, no threads of its own (OpenMP inside key generation and batches), so that it can go where
+ * there are neither sockets nor files. Randomness is the operating system's, through libsodium.
  *
  * Internal header: the library's RPC and file halves and ckksctl include it; the public face is ckksclient.h.
  */
@@ -80,13 +80,19 @@ void client_prediction_fini(client_prediction *prediction);
 double client_promised_step(const client_model *model);
 void client_round(double *scores, uint32_t count, double step);
 
-/* client_slots: the slot vectors [input_count][slot_count of the layout] that one row's elements (or, in the
- * throughput layout, row_count rows') become. `slots` is [input_count * slot_count]. */
+/* How rows lie in ciphertexts. Ciphertexts are counted through the batches of all inputs (outputs).
+ * client_slots fills the slot vector [client_slot_count] of one ciphertext from the elements of row_count
+ * rows (one in the latency layout); client_check_rows says whether so many go into one request. */
 uint32_t client_slot_count(const client_model *model);
 uint32_t client_rows_per_request(const client_model *model);
+uint32_t client_input_ciphertexts(const client_model *model);
+uint32_t client_output_ciphertexts(const client_model *model);
+ckks_status client_check_rows(const client_model *model, uint32_t row_count, ckks_error *err);
 ckks_status client_slots(double *slots, const client_model *model, const double *elements, uint32_t row_count,
-                         ckks_error *err);
-/* client_scores picks scores [row_count][score_count] out of decoded outputs [output_count][N/2]. */
+                         uint32_t ciphertext, ckks_error *err);
+/* client_scores picks scores [row_count][score_count] out of decoded outputs
+ * [client_output_ciphertexts][N/2].
+ */
 ckks_status client_scores(double *scores, const client_model *model, const double *const *decoded,
                           uint32_t row_count, ckks_error *err);
 /* client_scores_are_plausible: every score finite and inside the range that the model says its outputs have.
@@ -167,11 +173,12 @@ void client_public_key_destroy(client_public_key *pk);
 
 /* ---- ciphertexts ---- */
 
+/* One value: a ciphertext, or a batch of them one after the other. */
 typedef struct client_ciphertext {
     value_signature signature;
     bool is_seeded;
-    uint8_t seed[SEED_BYTES];
-    uint8_t *packed; /* component 0 alone when seeded; owned */
+    uint8_t seed[SEED_BYTES]; /* of component 1 of all entries: entry i is polynomial i */
+    uint8_t *packed;          /* component 0 of each entry alone when seeded; owned */
     uint64_t packed_bytes;
 } client_ciphertext;
 
@@ -185,7 +192,9 @@ void client_ciphertexts_fini(client_ciphertexts *list); /* accepts zeroed */
 
 /* client_encrypt encrypts preprocessed elements [row_count][element_count] (row_count at most
  * client_rows_per_request) with the secret key, or with the public key where sk is NULL. Every call draws
- * fresh randomness. CKKS_PARAMS_MISMATCH if the key is of another parameter set. */
+ * fresh randomness. Ciphertexts are made by the OpenMP team of the calling thread. CKKS_INVALID_ARGUMENT
+ * naming rows for another number of them; CKKS_PARAMS_MISMATCH if the key is of another parameter set;
+ * CKKS_UNSUPPORTED for a public key where the model's promise holds under the secret one only. */
 ckks_status client_encrypt(client_ciphertexts *out, const client_model *model, const client_secret_key *sk,
                            const client_public_key *pk, const double *elements, uint32_t row_count,
                            ckks_error *err);

@@ -28,81 +28,132 @@ static void wipe_free(void *memory, size_t bytes) {
     free(memory);
 }
 
-/* one ciphertext from one slot vector; scratch: plain and c0 (and c1) words */
-static ckks_status encrypt_one(client_ciphertext *out, const value_signature *signature,
-                               const ckks_context *context, const client_secret_key *sk,
-                               const client_public_key *pk, const double *slots, uint32_t slot_count,
-                               uint64_t *scratch, ckks_error *err) {
-    const ckks_params *params = context_params(context);
-    const uint32_t level = signature->limb_count - 1;
-    const size_t words = (size_t)signature->limb_count * params_n(params);
-    uint64_t *plain = scratch, *c0 = scratch + words, *c1 = scratch + 2 * words;
-    ckks_status rc;
-    out->signature = *signature;
-    out->is_seeded = sk != NULL;
-    rc = encoder_encode(plain, context, slots, NULL, slot_count, level, false, signature->scale, err);
+/* What all ciphertexts of one request are made from. */
+typedef struct encryption {
+    const client_model *model;
+    const client_secret_key *sk; /* or pk */
+    const client_public_key *pk;
+    const ckks_context *context;
+    const double *elements;
+    uint32_t row_count;
+    client_ciphertexts *list;
+} encryption;
+
+static size_t entry_words(const value_signature *s, const ckks_params *params) {
+    return (size_t)s->limb_count * params_n(params);
+}
+
+/* entry `entry` of input `input`; scratch: plain, c0 and c1 words. `ciphertext` counts through all inputs. */
+static ckks_status encrypt_one(const encryption *e, uint32_t input, uint32_t entry, uint32_t ciphertext,
+                               double *slots, uint64_t *scratch, ckks_error *err) {
+    const ckks_params *params = context_params(e->context);
+    client_ciphertext *out = &e->list->items[input];
+    const value_signature *s = &out->signature;
+    const uint32_t level = s->limb_count - 1, components = e->sk ? 1 : 2;
+    uint64_t *plain = scratch, *c0 = scratch + entry_words(s, params), *c1 = c0 + entry_words(s, params);
+    ckks_status rc = client_slots(slots, e->model, e->elements, e->row_count, ciphertext, err);
+    if (rc == CKKS_OK)
+        rc = encoder_encode(plain, e->context, slots, NULL, client_slot_count(e->model), level, false,
+                            s->scale, err);
     if (rc != CKKS_OK) return rc;
-    if (sk)
-        rc = encrypt_symmetric(c0, out->seed, sk->key, plain, level, err);
+    if (e->sk)
+        rc = encrypt_symmetric_entry(c0, out->seed, entry, e->sk->key, plain, level, err);
     else
-        rc = encrypt_public(c0, c1, context, pk->words,
-                            pk->words + (size_t)params->q_count * params_n(params), plain, level, err);
-    if (rc != CKKS_OK) return rc;
-    const uint32_t components = sk ? 1 : 2;
-    out->packed_bytes = packing_poly_bytes(params, level, false, components);
-    if (!(out->packed = malloc((size_t)out->packed_bytes)))
-        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a ciphertext");
-    packing_pack(out->packed, c0, params, level, false, components); /* c0 and c1 are neighbours */
-    return CKKS_OK;
+        rc = encrypt_public(c0, c1, e->context, e->pk->words,
+                            e->pk->words + (size_t)params->q_count * params_n(params), plain, level, err);
+    if (rc == CKKS_OK) /* c0 and c1 are neighbours */
+        packing_pack(out->packed + out->packed_bytes / s->batch_count * entry, c0, params, level, false,
+                     components);
+    return rc;
+}
+
+/* every thread has its scratch; the first failure counts */
+static ckks_status encrypt_all(const encryption *e, ckks_error *err) {
+    const ckks_params *params = &e->model->params;
+    const size_t slots_bytes = client_slot_count(e->model) * sizeof(double);
+    const size_t scratch_bytes = (size_t)3 * params->q_count * params_n(params) * sizeof(uint64_t);
+    ckks_error first = {0};
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < e->model->input_count && first.code == CKKS_OK; i++) {
+        const uint32_t batch = e->model->inputs[i].batch_count;
+#pragma omp parallel if (batch > 1)
+        {
+            ckks_error local = {0};
+            double *slots = malloc(slots_bytes);
+            uint64_t *scratch = malloc(scratch_bytes);
+            if (!slots || !scratch)
+                ckks_error_set(&local, CKKS_RESOURCE_EXHAUSTED, "", "no memory to encrypt");
+#pragma omp for schedule(dynamic)
+            for (uint32_t entry = 0; entry < batch; entry++)
+                if (local.code == CKKS_OK) encrypt_one(e, i, entry, before + entry, slots, scratch, &local);
+            wipe_free(slots, slots_bytes);
+            wipe_free(scratch, scratch_bytes);
+#pragma omp critical(client_encrypt)
+            if (first.code == CKKS_OK) first = local;
+        }
+        before += batch;
+    }
+    return first.code == CKKS_OK ? CKKS_OK
+                                 : ckks_error_set(err, first.code, first.field, "%s", first.message);
 }
 
 static ckks_status check_input_signatures(const client_model *model, ckks_error *err) {
     for (uint32_t i = 0; i < model->input_count; i++) {
         const value_signature *s = &model->inputs[i];
-        if (s->component_count != 2 || s->batch_count != 1 || s->domain != VALUE_EVALUATION ||
-            s->basis != VALUE_BASIS_Q)
+        if (s->component_count != 2 || s->domain != VALUE_EVALUATION || s->basis != VALUE_BASIS_Q)
             return ckks_error_set(err, CKKS_UNSUPPORTED, "inputs",
                                   "input %u is no plain ciphertext: this client is too old for the model", i);
     }
     return CKKS_OK;
 }
 
+static ckks_status allocate_values(client_ciphertexts *list, const client_model *model, bool is_seeded,
+                                   ckks_error *err) {
+    ckks_status rc = list_allocate(list, model->input_count, err);
+    for (uint32_t i = 0; i < model->input_count && rc == CKKS_OK; i++) {
+        client_ciphertext *c = &list->items[i];
+        c->signature = model->inputs[i];
+        c->is_seeded = is_seeded;
+        if (is_seeded) randombytes_buf(c->seed, sizeof c->seed);
+        rc = ciphertext_packed_bytes(&c->packed_bytes, &model->params, &c->signature, is_seeded, err);
+        if (rc == CKKS_OK && !(c->packed = malloc((size_t)c->packed_bytes)))
+            rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a ciphertext");
+    }
+    return rc;
+}
+
 ckks_status client_encrypt(client_ciphertexts *out, const client_model *model, const client_secret_key *sk,
                            const client_public_key *pk, const double *elements, uint32_t row_count,
                            ckks_error *err) {
-    const uint32_t slot_count = client_slot_count(model);
-    const ckks_context *context = sk ? sk->context : pk ? pk->context : NULL;
-    ckks_status rc;
-    double *slots = NULL;
-    uint64_t *scratch = NULL;
-    size_t slots_bytes = 0, scratch_bytes = 0;
     client_ciphertexts list = {.row_count = row_count};
+    const encryption e = {.model = model,
+                          .sk = sk,
+                          .pk = pk,
+                          .context = sk   ? sk->context
+                                     : pk ? pk->context
+                                          : NULL,
+                          .elements = elements,
+                          .row_count = row_count,
+                          .list = &list};
+    ckks_status rc;
 
     *out = (client_ciphertexts){0};
-    if (!context)
+    if (!e.context)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "key", "a secret or a public key is needed");
-    if (memcmp(context_params(context)->id, model->params.id, CKKS_PARAMETER_ID_BYTES) != 0)
+    if (memcmp(context_params(e.context)->id, model->params.id, CKKS_PARAMETER_ID_BYTES) != 0)
         return ckks_error_set(err, CKKS_PARAMS_MISMATCH, "key",
                               "the key was made for other parameters than the model's");
+    if (!sk && model->description->input_layout->secret_key_only)
+        return ckks_error_set(
+            err, CKKS_UNSUPPORTED, "key",
+            "the model's promise does not hold for inputs under the public key: encrypt with "
+            "the secret key");
     if ((rc = check_input_signatures(model, err)) != CKKS_OK) return rc;
+    if ((rc = client_check_rows(model, row_count, err)) != CKKS_OK) return rc;
     memcpy(list.lineage, sk ? secret_key_lineage(sk->key) : pk->lineage, LINEAGE_BYTES);
-    slots_bytes = (size_t)model->input_count * slot_count * sizeof *slots;
-    scratch_bytes = (size_t)3 * model->params.q_count * params_n(&model->params) * sizeof *scratch;
-    if (!(slots = malloc(slots_bytes + 1)) || !(scratch = malloc(scratch_bytes))) {
-        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to encrypt");
-        goto out;
-    }
-    if ((rc = client_slots(slots, model, elements, row_count, err)) != CKKS_OK) goto out;
-    if ((rc = list_allocate(&list, model->input_count, err)) != CKKS_OK) goto out;
-    for (uint32_t i = 0; i < model->input_count; i++) {
-        rc = encrypt_one(&list.items[i], &model->inputs[i], context, sk, pk, slots + (size_t)i * slot_count,
-                         slot_count, scratch, err);
-        if (rc != CKKS_OK) goto out;
-    }
-    *out = list, list = (client_ciphertexts){0};
-out:
-    wipe_free(slots, slots_bytes);
-    wipe_free(scratch, scratch_bytes);
+    rc = allocate_values(&list, model, sk != NULL, err);
+    if (rc == CKKS_OK) rc = encrypt_all(&e, err);
+    if (rc == CKKS_OK) *out = list, list = (client_ciphertexts){0};
     client_ciphertexts_fini(&list);
     return rc;
 }
@@ -130,40 +181,66 @@ ckks_status client_ciphertexts_check(const client_ciphertexts *list, const ckks_
     return CKKS_OK;
 }
 
-/* words [2 or 3 components][limb][N] of one ciphertext */
+/* words [2 or 3 components][limb][N] of one entry */
 static ckks_status unpack_one(uint64_t *words, const ckks_params *params, const client_ciphertext *c,
-                              ckks_error *err) {
+                              uint32_t entry, ckks_error *err) {
     const uint32_t level = c->signature.limb_count - 1, n = params_n(params);
+    const uint8_t *packed = c->packed + c->packed_bytes / c->signature.batch_count * entry;
     ckks_status rc;
     if (!c->is_seeded)
-        return packing_unpack(words, c->packed, params, level, false, c->signature.component_count, err);
-    if ((rc = packing_unpack(words, c->packed, params, level, false, 1, err)) != CKKS_OK) return rc;
+        return packing_unpack(words, packed, params, level, false, c->signature.component_count, err);
+    if ((rc = packing_unpack(words, packed, params, level, false, 1, err)) != CKKS_OK) return rc;
     uint64_t *c1 = words + (size_t)c->signature.limb_count * n;
     for (uint32_t i = 0; i <= level; i++)
-        seed_expand(c1 + (size_t)i * n, n, params->prime[i], c->seed, SEED_CIPHERTEXT, 0, i);
+        seed_expand(c1 + (size_t)i * n, n, params->prime[i], c->seed, SEED_CIPHERTEXT, entry, i);
     return CKKS_OK;
 }
 
 static ckks_status decrypt_one(double *decoded, const client_secret_key *sk, const client_ciphertext *c,
-                               uint64_t *words, uint64_t *plain, ckks_error *err) {
+                               uint32_t entry, uint64_t *words, uint64_t *plain, ckks_error *err) {
     const ckks_params *params = context_params(sk->context);
     const uint32_t level = c->signature.limb_count - 1;
     ckks_status rc;
-    if ((rc = unpack_one(words, params, c, err)) != CKKS_OK) return rc;
+    if ((rc = unpack_one(words, params, c, entry, err)) != CKKS_OK) return rc;
     if ((rc = decrypt(plain, sk->key, words, c->signature.component_count, level, err)) != CKKS_OK) return rc;
     return encoder_decode(decoded, NULL, sk->context, plain, params_slot_count_max(params), level,
                           c->signature.scale, err);
 }
 
+/* values[ciphertext][N/2]; decoded points to each */
+static ckks_status decrypt_all(const double **decoded, double *values, const client_secret_key *sk,
+                               const client_ciphertexts *outputs, ckks_error *err) {
+    const ckks_params *params = context_params(sk->context);
+    const size_t slots = params_slot_count_max(params), poly = (size_t)params->q_count * params_n(params);
+    ckks_error first = {0};
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < outputs->count && first.code == CKKS_OK; i++) {
+        const client_ciphertext *c = &outputs->items[i];
+        const uint32_t batch = c->signature.batch_count;
+#pragma omp parallel if (batch > 1)
+        {
+            ckks_error local = {0};
+            uint64_t *words = malloc(4 * poly * sizeof *words);
+            if (!words) ckks_error_set(&local, CKKS_RESOURCE_EXHAUSTED, "", "no memory to decrypt");
+#pragma omp for schedule(dynamic)
+            for (uint32_t entry = 0; entry < batch; entry++) {
+                double *to = values + (before + entry) * slots;
+                decoded[before + entry] = to;
+                if (local.code == CKKS_OK) decrypt_one(to, sk, c, entry, words, words + 3 * poly, &local);
+            }
+            wipe_free(words, 4 * poly * sizeof *words);
+#pragma omp critical(client_decrypt)
+            if (first.code == CKKS_OK) first = local;
+        }
+        before += batch;
+    }
+    return first.code == CKKS_OK ? CKKS_OK
+                                 : ckks_error_set(err, first.code, first.field, "%s", first.message);
+}
+
 ckks_status client_decrypt(double *scores, const client_model *model, const client_secret_key *sk,
                            const client_ciphertexts *outputs, uint32_t row_count, ckks_error *err) {
     const ckks_params *params = &model->params;
-    const size_t slots = params_slot_count_max(params), poly = (size_t)params->q_count * params_n(params);
-    const double *pointer[64];
-    const double **decoded = pointer;
-    double *values = NULL;
-    uint64_t *words = NULL;
-    size_t values_bytes = 0, words_bytes = 4 * poly * sizeof *words;
     ckks_status rc;
 
     if (memcmp(context_params(sk->context)->id, params->id, CKKS_PARAMETER_ID_BYTES) != 0)
@@ -175,26 +252,19 @@ ckks_status client_decrypt(double *scores, const client_model *model, const clie
         return ckks_error_set(err, CKKS_LINEAGE_MISMATCH, "lineage",
                               "the result belongs to another secret key");
     for (uint32_t i = 0; i < outputs->count; i++)
-        if (outputs->items[i].signature.batch_count != 1 || outputs->items[i].signature.component_count > 3)
+        if (outputs->items[i].signature.component_count > 3)
             return ckks_error_set(err, CKKS_UNSUPPORTED, "outputs", "this client is too old for the model");
-    values_bytes = (size_t)outputs->count * slots * sizeof *values;
-    if (outputs->count > sizeof pointer / sizeof *pointer) decoded = malloc(outputs->count * sizeof *decoded);
-    values = malloc(values_bytes + 1);
-    words = malloc(words_bytes);
-    if (!decoded || !values || !words) {
+    if ((rc = client_check_rows(model, row_count, err)) != CKKS_OK) return rc;
+    const size_t count = client_output_ciphertexts(model);
+    const size_t values_bytes = count * params_slot_count_max(params) * sizeof(double);
+    const double **decoded = malloc(count * sizeof *decoded);
+    double *values = malloc(values_bytes);
+    if (!decoded || !values)
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to decrypt");
-        goto out;
-    }
-    for (uint32_t i = 0; i < outputs->count; i++) {
-        decoded[i] = values + i * slots;
-        rc = decrypt_one(values + i * slots, sk, &outputs->items[i], words, words + 3 * poly, err);
-        if (rc != CKKS_OK) goto out;
-    }
-    rc = client_scores(scores, model, decoded, row_count, err);
-out:
-    if (decoded != pointer) free(decoded);
+    else if ((rc = decrypt_all(decoded, values, sk, outputs, err)) == CKKS_OK)
+        rc = client_scores(scores, model, decoded, row_count, err);
+    free(decoded);
     wipe_free(values, values_bytes);
-    wipe_free(words, words_bytes);
     return rc;
 }
 

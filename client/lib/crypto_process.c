@@ -196,27 +196,45 @@ uint32_t client_rows_per_request(const client_model *model) {
     return l->kind == LAYOUT_THROUGHPUT ? (l->sample_count_max ? l->sample_count_max : l->slot_count) : 1;
 }
 
+static uint32_t count_ciphertexts(const value_signature *signatures, uint32_t count) {
+    uint32_t total = 0; /* at most 2^12 * 2^16 */
+    for (uint32_t i = 0; i < count; i++) total += signatures[i].batch_count;
+    return total;
+}
+uint32_t client_input_ciphertexts(const client_model *model) {
+    return count_ciphertexts(model->inputs, model->input_count);
+}
+uint32_t client_output_ciphertexts(const client_model *model) {
+    return count_ciphertexts(model->outputs, model->output_count);
+}
+
+ckks_status client_check_rows(const client_model *model, uint32_t row_count, ckks_error *err) {
+    const Ckksd__V1__InputLayout *l = model->description->input_layout;
+    const uint32_t most = client_rows_per_request(model);
+    if (row_count && row_count <= most && row_count <= (l->kind == LAYOUT_LATENCY ? 1 : l->slot_count))
+        return CKKS_OK;
+    return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "rows", "%u rows, %s%u go into one request", row_count,
+                          most > 1 ? "1 to " : "", most);
+}
+
 ckks_status client_slots(double *slots, const client_model *model, const double *elements, uint32_t row_count,
-                         ckks_error *err) {
+                         uint32_t ciphertext, ckks_error *err) {
     const Ckksd__V1__InputLayout *l = model->description->input_layout;
     const uint32_t slot_count = l->slot_count;
-    if (row_count == 0 || row_count > client_rows_per_request(model) ||
-        row_count > (l->kind == LAYOUT_LATENCY ? 1 : slot_count))
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "rows", "%u rows, at most %u go into one request",
-                              row_count, client_rows_per_request(model));
-    memset(slots, 0, (size_t)model->input_count * slot_count * sizeof *slots);
+    ckks_status rc;
+    if ((rc = client_check_rows(model, row_count, err)) != CKKS_OK) return rc;
+    memset(slots, 0, slot_count * sizeof *slots);
+    if (l->kind == LAYOUT_THROUGHPUT) {
+        if (ciphertext >= model->element_count)
+            return ckks_error_set(err, CKKS_MALFORMED, "input_layout", "ciphertext %u", ciphertext);
+        for (uint32_t s = 0; s < row_count; s++)
+            slots[s] = elements[(size_t)s * model->element_count + ciphertext];
+        return CKKS_OK;
+    }
     for (uint32_t i = 0; i < model->element_count; i++) {
-        if (l->kind == LAYOUT_THROUGHPUT) {
-            if (i >= model->input_count)
-                return ckks_error_set(err, CKKS_MALFORMED, "input_layout", "element %u", i);
-            for (uint32_t s = 0; s < row_count; s++)
-                slots[(size_t)i * slot_count + s] = elements[(size_t)s * model->element_count + i];
-            continue;
-        }
-        if (i >= l->n_input || i >= l->n_slot || l->input[i] >= model->input_count ||
-            l->slot[i] >= slot_count)
+        if (i >= l->n_input || i >= l->n_slot || l->slot[i] >= slot_count)
             return ckks_error_set(err, CKKS_MALFORMED, "input_layout", "element %u", i);
-        slots[(size_t)l->input[i] * slot_count + l->slot[i]] = elements[i];
+        if (l->input[i] == ciphertext) slots[l->slot[i]] = elements[i];
     }
     return CKKS_OK;
 }
@@ -224,13 +242,13 @@ ckks_status client_slots(double *slots, const client_model *model, const double 
 ckks_status client_scores(double *scores, const client_model *model, const double *const *decoded,
                           uint32_t row_count, ckks_error *err) {
     const Ckksd__V1__OutputLayout *l = model->description->output_layout;
-    const uint32_t full = params_slot_count_max(&model->params);
+    const uint32_t full = params_slot_count_max(&model->params), count = client_output_ciphertexts(model);
     for (uint32_t row = 0; row < row_count; row++)
         for (uint32_t i = 0; i < model->score_count; i++) {
             const bool is_latency = l->kind == LAYOUT_LATENCY;
             const uint32_t output = is_latency ? (i < l->n_output ? l->output[i] : UINT32_MAX) : i;
             const uint32_t slot = is_latency ? (i < l->n_slot ? l->slot[i] : UINT32_MAX) : row;
-            if (output >= model->output_count || slot >= full || (is_latency && row))
+            if (output >= count || slot >= full || (is_latency && row))
                 return ckks_error_set(err, CKKS_MALFORMED, "output_layout", "element %u", i);
             scores[(size_t)row * model->score_count + i] = decoded[output][slot];
         }

@@ -116,7 +116,7 @@ typedef struct rpc_timing {
 } rpc_timing;
 
 /* rpc_infer sends ciphertexts and returns the model's outputs, validated (model, digest, signatures, sizes)
- * but not yet looked at. timing may be NULL. */
+ * but not yet looked at. key_set is not looked at where the model needs no keys. timing may be NULL. */
 ckks_status rpc_infer(client_ciphertexts *out, rpc_connection *connection, const client_model *model,
                       const uint8_t key_set[32], const client_ciphertexts *inputs, uint32_t timeout_ms,
                       rpc_timing *timing, ckks_error *err);

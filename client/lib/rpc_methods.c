@@ -361,7 +361,7 @@ ckks_status rpc_infer(client_ciphertexts *out, rpc_connection *connection, const
     payload.model = model->description->name;
     payload.version = model->description->version;
     if (model->has_digest) payload.has_model_digest = 1, payload.model_digest = binary(model->digest, 32);
-    payload.has_key_set = 1, payload.key_set = binary(key_set, 32);
+    if (model->key_count) payload.has_key_set = 1, payload.key_set = binary(key_set, 32);
     payload.has_lineage = 1, payload.lineage = binary(inputs->lineage, LINEAGE_BYTES);
     payload.n_inputs = inputs->count, payload.inputs = messages.list;
     /* with the public key no ciphertext has a seed, and none is listed */

@@ -29,6 +29,15 @@ const char *cpu_isa_name(cpu_isa isa);
  * is the column taken. */
 cpu_kernel cpu_kernel_find(kernel_id kernel, cpu_isa isa, cpu_isa *used);
 
+/* ---- composed of other rows at the same instruction set (switch_composed.c) ---- */
+
+void cpu_switch_product_scalar(const void *arguments);
+void cpu_switch_product_avx2(const void *arguments);
+void cpu_switch_product_avx512(const void *arguments);
+void cpu_key_switch_scalar(const void *arguments);
+void cpu_key_switch_avx2(const void *arguments);
+void cpu_key_switch_avx512(const void *arguments);
+
 /* ---- scalar.  keyswitch_scalar.c, linear_scalar.c: MOD_UP ... MATRIX_PRODUCT ---- */
 
 void cpu_copy_scalar(const void *arguments);

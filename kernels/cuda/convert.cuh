@@ -11,6 +11,68 @@
 
 #include "kernels/cuda/ntt.cuh"
 
+/* Centred y of one source residue after the inverse transform: times (D/s)^-1 * N^-1, as the path's raw
+ * value. */
+__device__ __forceinline__ u64 source_raw(const PathF64 &path, double x, double hat_inverse_n) {
+    return PathF64::unraw(path.centre(path.mul(x, hat_inverse_n)));
+}
+__device__ __forceinline__ u64 source_raw(const PathI64 &path, u64 x, u64 hat_inverse_n) {
+    return gpu_mul(x, hat_inverse_n, path.m);
+}
+
+/* The constants of one conversion to one target prime, in shared memory; every thread of the block calls. */
+template <class P>
+__device__ __forceinline__ void stage_constants(const P &path, const GpuTables &t, const GpuConversion *c,
+                                                u32 sources, u32 target, typename P::C *constants) {
+    if (threadIdx.x < sources)
+        constants[threadIdx.x] = path.constant(__ldg(c->hat + (size_t)threadIdx.x * t.prime_count + target));
+    __syncthreads();
+}
+
+/* x[k] = sum over sources of y * hat - #{y > half} * D modulo the target prime; y of source s at y + s * N */
+template <int COUNT>
+__device__ __forceinline__ void convert(double (&x)[COUNT], const PathF64 &path, const GpuTables &t,
+                                        const GpuConversion *, u32 sources, u32, const double *hat,
+                                        const u64 *y, u32 at, u32 step) {
+    double next[COUNT];
+    raw_load<PathF64>(next, y, at, step);
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) x[k] = 0.0;
+    for (u32 s = 0; s < sources; s++) {
+        double now[COUNT];
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) now[k] = next[k];
+        if (s + 1 < sources) raw_load<PathF64>(next, y + ((size_t)(s + 1) << t.log_n), at, step);
+        const double w = hat[s];
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) x[k] += path.mul(now[k], w);
+        if ((s & 3) == 3) {
+#pragma unroll
+            for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
+}
+template <int COUNT>
+__device__ __forceinline__ void convert(u64 (&x)[COUNT], const PathI64 &path, const GpuTables &t,
+                                        const GpuConversion *c, u32 sources, u32 target, const u64 *hat,
+                                        const u64 *y, u32 at, u32 step) {
+    const u64 minus_product = path.m.q - __ldg(c->product + target);
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+        PathI64::Accumulator sum = PathI64::sum_zero();
+        u32 above = 0;
+        for (u32 s = 0; s < sources; s++) {
+            const u64 value = y[((size_t)s << t.log_n) + at + (u32)k * step];
+            above += value > t.prime[c->source[s]].q / 2;
+            path.sum_add(sum, value, hat[s]);
+        }
+        path.sum_add(sum, above, minus_product);
+        x[k] = path.sum_finish(sum);
+    }
+}
+
 const u32 convert_chunk_max = 12;
 const int convert_tile_log = 10; /* 128 threads: three blocks a multiprocessor at 168 registers */
 

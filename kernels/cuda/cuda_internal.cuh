@@ -95,6 +95,8 @@ cudaError_t cuda_automorphism(cudaStream_t stream, const kernel_automorphism_arg
 cudaError_t cuda_mod_up(cudaStream_t stream, const kernel_mod_up_args *a);
 cudaError_t cuda_mod_down(cudaStream_t stream, const kernel_mod_down_args *a);
 cudaError_t cuda_rescale(cudaStream_t stream, const kernel_rescale_args *a);
+cudaError_t cuda_switch_product(cudaStream_t stream, const kernel_switch_product_args *a);
+cudaError_t cuda_key_switch(cudaStream_t stream, const kernel_key_switch_args *a);
 cudaError_t cuda_key_product(cudaStream_t stream, const kernel_key_product_args *a);
 cudaError_t cuda_diagonal_sum(cudaStream_t stream, const kernel_diagonal_sum_args *a);
 cudaError_t cuda_permute_sum(cudaStream_t stream, const kernel_permute_sum_args *a);

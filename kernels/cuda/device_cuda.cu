@@ -650,7 +650,9 @@ const cuda_launcher cuda_launchers[KERNEL_COUNT] = {
     TYPED(cuda_automorphism, kernel_automorphism_args),
     TYPED(cuda_mod_up, kernel_mod_up_args),
     TYPED(cuda_key_product, kernel_key_product_args),
+    TYPED(cuda_switch_product, kernel_switch_product_args),
     TYPED(cuda_mod_down, kernel_mod_down_args),
+    TYPED(cuda_key_switch, kernel_key_switch_args),
     TYPED(cuda_rescale, kernel_rescale_args),
     TYPED(cuda_diagonal_sum, kernel_diagonal_sum_args),
     TYPED(cuda_permute_sum, kernel_permute_sum_args),
@@ -662,5 +664,5 @@ const cuda_launcher cuda_launchers[KERNEL_COUNT] = {
     TYPED(cuda_sample, kernel_sample_args),
     TYPED(cuda_counter_advance, kernel_counter_args),
 };
-static_assert(sizeof cuda_launchers / sizeof *cuda_launchers == KERNEL_COUNT && KERNEL_COUNT == 26,
+static_assert(sizeof cuda_launchers / sizeof *cuda_launchers == KERNEL_COUNT && KERNEL_COUNT == 28,
               "one launcher a kernel");

@@ -1,75 +1,17 @@
 /*
- * Key switching: MOD_UP, MOD_DOWN, RESCALE, KEY_PRODUCT.
+ * Key switching: MOD_UP, KEY_PRODUCT, SWITCH_PRODUCT, KEY_SWITCH.
  *
  * MOD_UP is four launches (inverse rows, inverse columns, conversion + forward columns, forward rows) for all
- * digits and all batch entries together; MOD_DOWN and RESCALE likewise, with the division in the last pass's
- * store.
+ * digits and all batch entries together. SWITCH_PRODUCT has the product with the key in the place of the last
+ * one's store (row_product), so that digits never go to memory as words; automorphisms are applied to what
+ * the inverse transform reads, with which the conversion commutes. KEY_SWITCH is seven launches: row_product
+ * goes on into the inverse rows of the limbs that are divided by.
  */
 #include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/divide.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace {
-
-/* Centred y of one source residue after the inverse transform: times (D/s)^-1 * N^-1, as the path's raw
- * value. */
-__device__ __forceinline__ u64 source_raw(const PathF64 &path, double x, double hat_inverse_n) {
-    return PathF64::unraw(path.centre(path.mul(x, hat_inverse_n)));
-}
-__device__ __forceinline__ u64 source_raw(const PathI64 &path, u64 x, u64 hat_inverse_n) {
-    return gpu_mul(x, hat_inverse_n, path.m);
-}
-
-/* The constants of one conversion to one target prime, in shared memory; every thread of the block calls. */
-template <class P>
-__device__ __forceinline__ void stage_constants(const P &path, const GpuTables &t, const GpuConversion *c,
-                                                u32 sources, u32 target, typename P::C *constants) {
-    if (threadIdx.x < sources)
-        constants[threadIdx.x] = path.constant(__ldg(c->hat + (size_t)threadIdx.x * t.prime_count + target));
-    __syncthreads();
-}
-
-/* x[k] = sum over sources of y * hat - #{y > half} * D modulo the target prime; y of source s at y + s * N */
-template <int COUNT>
-__device__ __forceinline__ void convert(double (&x)[COUNT], const PathF64 &path, const GpuTables &t,
-                                        const GpuConversion *, u32 sources, u32, const double *hat,
-                                        const u64 *y, u32 at, u32 step) {
-    double next[COUNT];
-    raw_load<PathF64>(next, y, at, step);
-#pragma unroll
-    for (int k = 0; k < COUNT; k++) x[k] = 0.0;
-    for (u32 s = 0; s < sources; s++) {
-        double now[COUNT];
-#pragma unroll
-        for (int k = 0; k < COUNT; k++) now[k] = next[k];
-        if (s + 1 < sources) raw_load<PathF64>(next, y + ((size_t)(s + 1) << t.log_n), at, step);
-        const double w = hat[s];
-#pragma unroll
-        for (int k = 0; k < COUNT; k++) x[k] += path.mul(now[k], w);
-        if ((s & 3) == 3) {
-#pragma unroll
-            for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
-        }
-    }
-#pragma unroll
-    for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
-}
-template <int COUNT>
-__device__ __forceinline__ void convert(u64 (&x)[COUNT], const PathI64 &path, const GpuTables &t,
-                                        const GpuConversion *c, u32 sources, u32 target, const u64 *hat,
-                                        const u64 *y, u32 at, u32 step) {
-    const u64 minus_product = path.m.q - __ldg(c->product + target);
-#pragma unroll
-    for (int k = 0; k < COUNT; k++) {
-        PathI64::Accumulator sum = PathI64::sum_zero();
-        u32 above = 0;
-        for (u32 s = 0; s < sources; s++) {
-            const u64 value = y[((size_t)s << t.log_n) + at + (u32)k * step];
-            above += value > t.prime[c->source[s]].q / 2;
-            path.sum_add(sum, value, hat[s]);
-        }
-        path.sum_add(sum, above, minus_product);
-        x[k] = path.sum_finish(sum);
-    }
-}
 
 /* ---- MOD_UP ---- */
 
@@ -79,13 +21,17 @@ template <class P, bool LAST> struct ModUpInverseJob {
     const u64 *in;
     u64 *scratch;
     typename P::C hat_inverse_n;
+    u32 galois, log_n;
     template <int COUNT>
     __device__ __forceinline__ void load(typename P::T (&x)[COUNT], u32 at, u32 step) const {
         if constexpr (LAST) {
             raw_load<P>(x, scratch, at, step);
         } else {
 #pragma unroll
-            for (int k = 0; k < COUNT; k++) x[k] = path.load(in[at + (u32)k * step]);
+            for (int k = 0; k < COUNT; k++) {
+                const u32 i = at + (u32)k * step;
+                x[k] = path.load(in[galois == 1 ? i : gpu_permute(i, galois, log_n)]);
+            }
         }
     }
     template <int COUNT>
@@ -100,9 +46,12 @@ template <class P, bool LAST> struct ModUpInverseJob {
     }
 };
 
+/* items (NULL: galois for all): each batch entry is read through the automorphism of its item */
 template <bool LAST> struct ModUpInverseIO {
     kernel_mod_up_args a;
     u32 level;
+    const key_product_item *items;
+    u32 galois;
     __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
     __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
     template <class P>
@@ -111,9 +60,13 @@ template <bool LAST> struct ModUpInverseIO {
         const u32 prime = job % (level + 1), batch = job / (level + 1), digit = prime / t.digit_size;
         const P path(t.prime[prime]);
         const GpuConversion *c = t.mod_up + (size_t)level * t.dnum + digit;
-        return {path, prime, a.a.words + (((size_t)batch * a.a_batch_stride + prime) << t.log_n),
+        return {path,
+                prime,
+                a.a.words + (((size_t)batch * a.a_batch_stride + prime) << t.log_n),
                 a.scratch + ((size_t)job << t.log_n),
-                path.constant(LAST ? __ldg(c->hat_inverse_n + prime % t.digit_size) : 0)};
+                path.constant(LAST ? __ldg(c->hat_inverse_n + prime % t.digit_size) : 0),
+                !LAST && items ? items[batch].galois_element : galois,
+                t.log_n};
     }
 };
 
@@ -210,214 +163,20 @@ struct ModUpConvertIO {
     }
 };
 
-/* ---- division by D: MOD_DOWN and RESCALE ---- */
-
-struct DivideArgs {
-    kernel_poly out, a, add; /* add.words NULL = absent */
-    u32 add_galois;
-    u32 batch_count, out_batch_stride, a_batch_stride, add_batch_stride;
-    u32 q_limbs; /* of the numerator: its level + 1 */
-    u32 out_limbs;
-    const GpuConversion *conversion; /* device */
-    u32 sources;
-    u64 *y, *middle; /* scratch: [value][source][N], [value][out limb][N] */
-};
-
-/* One limb of one numerator: a, plus P * permuted add where there is one. */
-template <class P> struct Numerator {
-    const u64 *a, *add; /* add NULL: none */
-    typename P::C p_product;
-    u32 galois, log_n;
-    u64 q;
-    template <int COUNT>
-    __device__ __forceinline__ void words(u64 (&w)[COUNT], const P &path, u32 at, u32 step) const {
-#pragma unroll
-        for (int k = 0; k < COUNT; k++) w[k] = a[at + (u32)k * step];
-        if (!add) return;
-        u64 extra[COUNT];
-#pragma unroll
-        for (int k = 0; k < COUNT; k++) {
-            const u32 i = at + (u32)k * step;
-            extra[k] = add[galois == 1 ? i : gpu_permute(i, galois, log_n)];
-        }
-#pragma unroll
-        for (int k = 0; k < COUNT; k++)
-            w[k] = gpu_add(w[k], path.mul_canonical(path.load(extra[k]), p_product), q);
-    }
-};
-template <class P>
-__device__ __forceinline__ Numerator<P> numerator_of(const P &path, const GpuTables &t, const DivideArgs &d,
-                                                     u32 value, u32 limb, u32 prime) {
-    const u32 components = d.out.component_count, batch = value / components, component = value % components;
-    const bool has_add = d.add.words != nullptr && component < d.add.component_count && limb < d.q_limbs;
-    return {
-        d.a.words +
-            (((size_t)batch * d.a_batch_stride + (size_t)component * d.a.component_stride + limb) << t.log_n),
-        has_add
-            ? d.add.words +
-                  (((size_t)batch * d.add_batch_stride + (size_t)component * d.add.component_stride + limb)
-                   << t.log_n)
-            : nullptr,
-        path.constant(has_add ? t.prime[prime].p_product : 0),
-        d.add_galois,
-        t.log_n,
-        t.prime[prime].q};
-}
-
-template <class P, bool LAST> struct DivideInverseJob {
-    P path;
-    u32 prime;
-    Numerator<P> numerator;
-    typename P::C hat_inverse_n;
-    u64 *y;
-    template <int COUNT>
-    __device__ __forceinline__ void load(typename P::T (&x)[COUNT], u32 at, u32 step) const {
-        if constexpr (LAST) {
-            raw_load<P>(x, y, at, step);
-        } else {
-            u64 w[COUNT];
-            numerator.words(w, path, at, step);
-#pragma unroll
-            for (int k = 0; k < COUNT; k++) x[k] = path.load(w[k]);
-        }
-    }
-    template <int COUNT>
-    __device__ __forceinline__ void store(const typename P::T (&x)[COUNT], u32 at, u32 step) const {
-        if constexpr (!LAST) {
-            raw_store<P>(y, x, at, step);
-        } else {
-#pragma unroll
-            for (int k = 0; k < COUNT; k++) y[at + (u32)k * step] = source_raw(path, x[k], hat_inverse_n);
-        }
-    }
-};
-
-template <bool LAST> struct DivideInverseIO {
-    DivideArgs d;
-    __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
-    __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
-    /* job = value * sources + source */
-    template <class P>
-    __device__ __forceinline__ DivideInverseJob<P, LAST> open(const GpuTables &t, u32 job,
-                                                              typename P::C *) const {
-        const u32 source = job % d.sources, prime = __ldg(d.conversion->source + source);
-        const u32 limb = prime < t.q_count ? prime : d.q_limbs + (prime - t.q_count);
-        const P path(t.prime[prime]);
-        return {path, prime, numerator_of(path, t, d, job / d.sources, limb, prime),
-                path.constant(LAST ? __ldg(d.conversion->hat_inverse_n + source) : 0),
-                d.y + ((size_t)job << t.log_n)};
-    }
-};
-
-template <class P, bool LAST> struct DivideForwardJob {
-    P path;
-    u32 prime;
-    const GpuTables &t;
-    const GpuConversion *conversion;
-    u32 sources;
-    const typename P::C *hat;
-    const u64 *y;
-    u64 *middle, *out;
-    Numerator<P> numerator;
-    typename P::C inverse;
-    template <int COUNT>
-    __device__ __forceinline__ void load(typename P::T (&x)[COUNT], u32 at, u32 step) const {
-        if constexpr (LAST)
-            raw_load<P>(x, middle, at, step);
-        else
-            convert(x, path, t, conversion, sources, prime, hat, y, at, step);
-    }
-    template <int COUNT>
-    __device__ __forceinline__ void store(const typename P::T (&x)[COUNT], u32 at, u32 step) const {
-        if constexpr (!LAST) {
-            raw_store<P>(middle, x, at, step);
-        } else {
-            u64 w[COUNT];
-            numerator.words(w, path, at, step);
-#pragma unroll
-            for (int k = 0; k < COUNT; k++)
-                out[at + (u32)k * step] =
-                    path.mul_canonical(path.load(gpu_sub(w[k], path.finish(x[k]), numerator.q)), inverse);
-        }
-    }
-};
-
-template <bool LAST> struct DivideForwardIO {
-    DivideArgs d;
-    __device__ __forceinline__ bool skip(const GpuTables &, u32) const { return false; }
-    __device__ __forceinline__ void bypass(const GpuTables &, u32, u32, u32) const {}
-    /* job = value * out_limbs + limb */
-    template <class P>
-    __device__ __forceinline__ DivideForwardJob<P, LAST> open(const GpuTables &t, u32 job,
-                                                              typename P::C *constants) const {
-        const u32 value = job / d.out_limbs, limb = job % d.out_limbs;
-        const u32 batch = value / d.out.component_count, component = value % d.out.component_count;
-        const P path(t.prime[limb]);
-        if (!LAST) stage_constants(path, t, d.conversion, d.sources, limb, constants);
-        return {path,
-                limb,
-                t,
-                d.conversion,
-                d.sources,
-                constants,
-                d.y + (((size_t)value * d.sources) << t.log_n),
-                d.middle + ((size_t)job << t.log_n),
-                d.out.words +
-                    (((size_t)batch * d.out_batch_stride + (size_t)component * d.out.component_stride + limb)
-                     << t.log_n),
-                numerator_of(path, t, d, value, limb, limb),
-                path.constant(LAST ? __ldg(d.conversion->product_inverse + limb) : 0)};
-    }
-};
-
-/* unit = value; targets are the limbs of the quotient */
-struct DivideConvertIO {
-    DivideArgs d;
-    __device__ __forceinline__ u32 sources(const GpuTables &, u32) const { return d.sources; }
-    __device__ __forceinline__ u32 targets(const GpuTables &, u32) const { return d.out_limbs; }
-    __device__ __forceinline__ u32 prime(const GpuTables &, u32, u32 target) const { return target; }
-    __device__ __forceinline__ const GpuConversion *conversion(const GpuTables &, u32) const {
-        return d.conversion;
-    }
-    __device__ __forceinline__ const u64 *y(const GpuTables &t, u32 unit) const {
-        return d.y + (((size_t)unit * d.sources) << t.log_n);
-    }
-    __device__ __forceinline__ u64 *out(const GpuTables &t, u32 unit, u32 target) const {
-        return d.middle + (((size_t)unit * d.out_limbs + target) << t.log_n);
-    }
-};
-
-cudaError_t divide(cudaStream_t stream, const CudaTables *tables, const DivideArgs &d) {
-    const u32 values = d.batch_count * d.out.component_count;
-    cudaError_t rc;
-    if ((rc = ntt_run<true, false, 0>(stream, tables, DivideInverseIO<false>{d}, values * d.sources)) !=
-        cudaSuccess)
-        return rc;
-    if ((rc = ntt_run<true, true, 0>(stream, tables, DivideInverseIO<true>{d}, values * d.sources)) !=
-        cudaSuccess)
-        return rc;
-    rc = convert_run(stream, tables, DivideConvertIO{d}, d.sources, values, d.out_limbs);
-    if (rc == cudaErrorNotSupported)
-        rc = ntt_run<false, true, REDUCE_AFTER_REDUCED>(stream, tables, DivideForwardIO<false>{d},
-                                                        values * d.out_limbs);
-    if (rc != cudaSuccess) return rc;
-    return ntt_run<false, false, REDUCE_AFTER_PASS>(stream, tables, DivideForwardIO<true>{d},
-                                                    values * d.out_limbs);
-}
-
 /* ---- KEY_PRODUCT ---- */
 
 struct KeyProductShape {
     u32 level, q_limbs, limbs, digits, p_count;
 };
 
-/* grid: (N / threads, limbs, out_count); one coefficient of one limb of one out, both components */
+/* grid: (outs, N / threads, limbs): outs fastest, so that what they share, the digits, is still in the cache;
+ * one coefficient of one limb of one out, both components */
 template <class P>
 __global__ void __launch_bounds__(128)
     key_product(GpuTables t, kernel_key_product_args a, KeyProductShape s) {
     gpu_release_next();
     gpu_wait();
-    const u32 i = blockIdx.x * blockDim.x + threadIdx.x, limb = blockIdx.y, out_index = blockIdx.z;
+    const u32 i = blockIdx.y * blockDim.x + threadIdx.x, limb = blockIdx.z, out_index = blockIdx.x;
     const u32 prime = limb < s.q_limbs ? limb : t.q_count + limb - s.q_limbs;
     const P path(t.prime[prime]);
     typename P::Accumulator sum0 = P::sum_zero(), sum1 = P::sum_zero();
@@ -454,74 +213,353 @@ __global__ void __launch_bounds__(128)
     out[(size_t)s.limbs << t.log_n] = path.sum_finish(sum1);
 }
 
+/* ---- forward rows of all digits, FP64 path: see rows.cuh ---- */
+
+/* grid: (segments / (rows_warps / GROUPS), limbs, chunks of polynomials); a polynomial is a digit of a batch
+ * entry */
+template <int R_LOG, int GROUPS>
+__global__ void __launch_bounds__(rows_warps * 32, 4)
+    digit_rows(GpuTables t, kernel_mod_up_args a, u32 level, u32 limbs, u32 digits, u32 chunk) {
+    typedef Rows<R_LOG> R;
+    __shared__ double tiles[rows_warps][R::tile_words];
+    __shared__ u64 nexts[rows_warps][rows_elements];
+    __shared__ ulonglong2 stores[rows_warps][rows_elements / 2];
+    gpu_release_next();
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, limb = blockIdx.y;
+    const u32 segment = blockIdx.x * (rows_warps / GROUPS) + warp / GROUPS, base = segment * rows_elements;
+    const u32 prime = limb <= level ? limb : t.q_count + limb - level - 1;
+    const u32 end = min(a.batch_count * digits, (blockIdx.z + 1) * chunk);
+    u64 *next = nexts[warp] + lane;
+    const PathF64 path(t.prime[prime]);
+    typename R::template Twiddles<false> w;
+    w.load(t, prime, segment, lane);
+    gpu_wait();
+    auto is_own = [&](u32 poly) { return limb <= level && limb / t.digit_size == poly % digits; };
+    auto fetch = [&](u32 poly) {
+        const bool own = is_own(poly);
+        const u64 *from = (own ? a.a.words + (((size_t)(poly / digits) * a.a_batch_stride + limb) << t.log_n)
+                               : a.out + (((size_t)poly * limbs + limb) << t.log_n)) +
+                          base;
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            row_copy8(next + 32 * e, from + (own ? R::last_at(lane, e) : R::first_at(lane, e)));
+    };
+    u32 poly = blockIdx.z * chunk + warp % GROUPS;
+    if (poly < end) fetch(poly);
+    row_commit();
+    for (; poly < end; poly += GROUPS) {
+        u64 words[8];
+        row_wait<0>();
+#pragma unroll
+        for (int e = 0; e < 8; e++) words[e] = next[32 * e];
+        if (!is_own(poly)) {
+            double x[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] = PathF64::raw(words[e]);
+            R::forward(path, w, x, tiles[warp], lane);
+#pragma unroll
+            for (int e = 0; e < 8; e++) words[e] = path.finish(x[e]);
+        }
+        if (poly + GROUPS < end) fetch(poly + GROUPS);
+        row_commit();
+        row_store_words<R_LOG>(a.out + (((size_t)poly * limbs + limb) << t.log_n) + base, words, stores[warp],
+                               lane);
+    }
+}
+
+/* ---- forward rows of all digits, times the key ---- */
+
+struct RowProductArgs {
+    kernel_switch_product_args a;
+    const u64 *digits; /* [batch][digit][limb][N], raw values after the column pass; own limbs are in a */
+    u32 level, limbs, digit_count;
+    /* KEY_SWITCH: limbs that are divided by go on into the inverse rows, y: [value][source][N]; else NULL */
+    u64 *y;
+    const GpuConversion *down; /* device */
+    u32 sources;
+    kernel_poly add;
+    u32 add_batch_stride;
+    u32 with_rescale;
+};
+
+/* One fetch's worth of a warp's key: both components of one digit. */
+__device__ __forceinline__ const u64 *key_words(const GpuTables &t, const RowProductArgs &r,
+                                                const key_product_item &item, u32 digit, u32 limb,
+                                                size_t *component) {
+    const key_table_entry entry = r.a.keys[item.key];
+    if (entry.address == 0 || entry.q_limb_count <= r.level) return nullptr;
+    const u32 key_limbs = entry.q_limb_count + t.p_count;
+    const u32 key_limb = limb <= r.level ? limb : entry.q_limb_count + limb - r.level - 1;
+    *component = (size_t)key_limbs << t.log_n;
+    return (const u64 *)entry.address + (((size_t)(2 * digit) * key_limbs + key_limb) << t.log_n);
+}
+
+/* grid: (segments / (rows_warps / GROUPS), limbs, outs). GROUPS warps share a segment of one out and take its
+ * digits in turn; their sums meet in shared memory at the end. */
+template <int R_LOG, int GROUPS, bool DIVIDES>
+__global__ void __launch_bounds__(rows_warps * 32, 3) row_product(GpuTables t, RowProductArgs r) {
+    typedef Rows<R_LOG> R;
+    __shared__ double tiles[rows_warps][R::tile_words];
+    __shared__ ulonglong2 nexts[rows_warps][rows_elements / 2], keys[rows_warps][2][rows_elements / 2];
+    gpu_release_next();
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = warp % GROUPS;
+    const u32 segment = blockIdx.x * (rows_warps / GROUPS) + warp / GROUPS, base = segment * rows_elements;
+    /* the limbs that have most to do first */
+    const u32 limb = gridDim.y - 1 - blockIdx.y, out = blockIdx.z;
+    const u32 prime = limb <= r.level ? limb : t.q_count + limb - r.level - 1;
+    const u32 first_entry = r.a.is_sum ? 0 : out, total = (r.a.is_sum ? r.a.batch_count : 1) * r.digit_count;
+    double *tile = tiles[warp];
+    u64 *next = reinterpret_cast<u64 *>(nexts[warp]) + lane;
+    const PathF64 path(t.prime[prime]);
+    auto item_of = [&](u32 step) {
+        return r.a.items ? r.a.items[first_entry + step / r.digit_count] : r.a.uniform;
+    };
+    auto is_own = [&](u32 step) { return limb <= r.level && limb / t.digit_size == step % r.digit_count; };
+    auto fetch_digit = [&](u32 step) {
+        const u32 entry = first_entry + step / r.digit_count, digit = step % r.digit_count;
+        if (is_own(step)) {
+            const u32 g = item_of(step).galois_element;
+            const u64 *from = r.a.a.words + (((size_t)entry * r.a.a_batch_stride + limb) << t.log_n);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                const u32 i = base + R::last_at(lane, e);
+                row_copy8(next + 32 * e, from + (g == 1 ? i : gpu_permute(i, g, t.log_n)));
+            }
+        } else {
+            const u64 *from =
+                r.digits + ((((size_t)entry * r.digit_count + digit) * r.limbs + limb) << t.log_n) + base;
+#pragma unroll
+            for (int e = 0; e < 8; e++) row_copy8(next + 32 * e, from + R::first_at(lane, e));
+        }
+    };
+    auto fetch_key = [&](u32 step) {
+        size_t component = 0;
+        const u64 *from = key_words(t, r, item_of(step), step % r.digit_count, limb, &component);
+        if (!from) return false;
+        row_copy_words<R_LOG>(keys[warp][0], from + base, lane);
+        row_copy_words<R_LOG>(keys[warp][1], from + component + base, lane);
+        return true;
+    };
+    double sum[2][8];
+#pragma unroll
+    for (int e = 0; e < 8; e++) sum[0][e] = sum[1][e] = 0.0;
+    {
+        typename R::template Twiddles<false> w;
+        w.load(t, prime, segment, lane);
+        gpu_wait();
+        u32 step = group, terms = 0;
+        bool has_key = false;
+        if (step < total) fetch_digit(step);
+        row_commit();
+        if (step < total) has_key = fetch_key(step);
+        row_commit();
+        for (; step < total; step += GROUPS) {
+            const bool own = is_own(step), more = step + GROUPS < total;
+            double x[8];
+            row_wait<1>();
+            if (own) {
+#pragma unroll
+                for (int e = 0; e < 8; e++) x[e] = path.load(next[32 * e]);
+            } else {
+#pragma unroll
+                for (int e = 0; e < 8; e++) x[e] = PathF64::raw(next[32 * e]);
+                R::forward(path, w, x, tile, lane);
+#pragma unroll
+                for (int e = 0; e < 8; e++) x[e] = path.reduce(x[e]);
+            }
+            if (more) fetch_digit(step + GROUPS);
+            row_commit();
+            row_wait<1>();
+            __syncwarp();
+            if (has_key) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+#pragma unroll
+                    for (int c = 0; c < 2; c++) {
+                        const ulonglong2 pair = keys[warp][c][R::pair_slot(lane, j)];
+                        sum[c][2 * j] += path.mul(path.load(pair.x), x[2 * j]);
+                        sum[c][2 * j + 1] += path.mul(path.load(pair.y), x[2 * j + 1]);
+                    }
+                }
+                if (++terms % PathF64::sum_terms == 0) {
+#pragma unroll
+                    for (int e = 0; e < 8; e++)
+                        sum[0][e] = path.reduce(sum[0][e]), sum[1][e] = path.reduce(sum[1][e]);
+                }
+            }
+            __syncwarp();
+            has_key = more && fetch_key(step + GROUPS);
+            row_commit();
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < 8; e++) sum[0][e] = path.reduce(sum[0][e]), sum[1][e] = path.reduce(sum[1][e]);
+    if constexpr (GROUPS > 1) {
+        double *mine = reinterpret_cast<double *>(keys[warp]);
+#pragma unroll
+        for (int e = 0; e < 8; e++) mine[32 * e + lane] = sum[0][e], mine[256 + 32 * e + lane] = sum[1][e];
+        __syncthreads();
+        if (group > 1) return;
+            /* from here on the first two warps of a segment have a component each */
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            double all = 0.0;
+#pragma unroll
+            for (u32 g = 0; g < GROUPS; g++)
+                all += reinterpret_cast<double *>(keys[warp - group + g])[256 * group + 32 * e + lane];
+            sum[0][e] = path.reduce(all);
+        }
+    }
+    const bool divides = DIVIDES && (limb > r.level || (r.with_rescale && limb == r.level));
+    if (!divides) {
+        u64 *to = r.a.out + ((((size_t)out * 2) * r.limbs + limb) << t.log_n) + base;
+#pragma unroll
+        for (u32 c = 0; c < (GROUPS > 1 ? 1u : 2u); c++) {
+            const u32 component = GROUPS > 1 ? group : c;
+            u64 words[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++) words[e] = path.canonical(sum[c][e]);
+            row_store_words<R_LOG>(to + ((size_t)(component * r.limbs) << t.log_n), words, nexts[warp], lane);
+        }
+        return;
+    }
+    if constexpr (DIVIDES) {
+        u32 source = 0;
+        while (source + 1 < r.sources && __ldg(r.down->source + source) != prime) source++;
+        const double p_product = path.constant(t.prime[prime].p_product);
+        typename R::template Twiddles<true> w;
+        w.load(t, prime, segment, lane);
+#pragma unroll
+        for (u32 c = 0; c < (GROUPS > 1 ? 1u : 2u); c++) {
+            const u32 component = GROUPS > 1 ? group : c;
+            if (limb <= r.level && r.add.words && component < r.add.component_count) {
+                const u32 g = r.a.uniform.galois_element;
+                const u64 *from =
+                    r.add.words +
+                    (((size_t)out * r.add_batch_stride + (size_t)component * r.add.component_stride + limb)
+                     << t.log_n);
+#pragma unroll
+                for (int e = 0; e < 8; e++) {
+                    const u32 i = base + R::last_at(lane, e);
+                    const u64 word = from[g == 1 ? i : gpu_permute(i, g, t.log_n)];
+                    sum[c][e] = path.reduce(sum[c][e] + path.mul(path.load(word), p_product));
+                }
+            }
+            R::inverse(path, w, sum[c], tile, lane);
+            u64 *to = r.y + ((((size_t)out * 2 + component) * r.sources + source) << t.log_n) + base;
+#pragma unroll
+            for (int e = 0; e < 8; e++) to[R::first_at(lane, e)] = PathF64::unraw(sum[c][e]);
+        }
+    }
+}
+
+template <int R_LOG, int GROUPS>
+cudaError_t digit_rows_enqueue(cudaStream_t stream, const GpuTables &t, const kernel_mod_up_args &a,
+                               u32 level, u32 limbs, u32 digits) {
+    const u32 polys = a.batch_count * digits;
+    const u32 across = ((1u << t.log_n) / rows_elements) / (rows_warps / GROUPS);
+    const u32 chunks =
+        min((polys + GROUPS - 1) / GROUPS, (rows_blocks_wanted + across * limbs - 1) / (across * limbs));
+    const u32 chunk = (polys + chunks - 1) / chunks;
+    return gpu_launch(digit_rows<R_LOG, GROUPS>, dim3(across, limbs, (polys + chunk - 1) / chunk),
+                      rows_warps * 32, stream, t.log_n, t, a, level, limbs, digits, chunk);
+}
+
+template <int R_LOG, bool DIVIDES>
+cudaError_t row_product_groups(cudaStream_t stream, const GpuTables &t, const RowProductArgs &r) {
+    const u32 outs = r.a.is_sum ? 1 : r.a.batch_count, segments = (1u << t.log_n) / rows_elements;
+    const u64 elements = ((u64)outs * r.limbs) << t.log_n;
+    if (r.digit_count * (r.a.is_sum ? r.a.batch_count : 1) > 2 && elements <= rows_few_elements)
+        return gpu_launch(row_product<R_LOG, 4, DIVIDES>, dim3(segments, r.limbs, outs), rows_warps * 32,
+                          stream, t.log_n, t, r);
+    if (r.digit_count > 1 && elements <= 4 * rows_few_elements)
+        return gpu_launch(row_product<R_LOG, 2, DIVIDES>, dim3(segments / 2, r.limbs, outs), rows_warps * 32,
+                          stream, t.log_n, t, r);
+    return gpu_launch(row_product<R_LOG, 1, DIVIDES>, dim3(segments / 4, r.limbs, outs), rows_warps * 32,
+                      stream, t.log_n, t, r);
+}
+
+/* the kernel for this ring's rows */
+#define ROWS_SWITCH(call)                                                                                    \
+    switch (ntt_rows_log(t.log_n)) {                                                                         \
+    case 5:                                                                                                  \
+        return call(5);                                                                                      \
+    case 6:                                                                                                  \
+        return call(6);                                                                                      \
+    case 7:                                                                                                  \
+        return call(7);                                                                                      \
+    case 8:                                                                                                  \
+        return call(8);                                                                                      \
+    default:                                                                                                 \
+        return cudaErrorInvalidValue;                                                                        \
+    }
+
+cudaError_t digit_rows_run(cudaStream_t stream, const GpuTables &t, const kernel_mod_up_args &a, u32 level,
+                           u32 limbs, u32 digits) {
+    const bool few = ((u64)limbs << t.log_n) <= rows_few_elements;
+#define DIGIT_ROWS(R)                                                                                        \
+    (few ? digit_rows_enqueue<R, 4>(stream, t, a, level, limbs, digits)                                      \
+         : digit_rows_enqueue<R, 1>(stream, t, a, level, limbs, digits))
+    ROWS_SWITCH(DIGIT_ROWS)
+#undef DIGIT_ROWS
+}
+
+cudaError_t row_product_run(cudaStream_t stream, const GpuTables &t, const RowProductArgs &r) {
+#define ROW_PRODUCT(R)                                                                                       \
+    (r.y ? row_product_groups<R, true>(stream, t, r) : row_product_groups<R, false>(stream, t, r))
+    ROWS_SWITCH(ROW_PRODUCT)
+#undef ROW_PRODUCT
+}
+
+/* ---- launches ---- */
+
+struct UpShape {
+    u32 level, limbs, digits;
+};
+UpShape up_shape(const GpuTables &t, u32 level) {
+    return {level, level + 1 + t.p_count, (level + t.digit_size) / t.digit_size};
+}
+
+/* MOD_UP as far as the forward columns */
+cudaError_t up_columns(cudaStream_t stream, const CudaTables *tables, const kernel_mod_up_args &a,
+                       const key_product_item *items, u32 galois) {
+    const GpuTables &t = tables->device;
+    const UpShape s = up_shape(t, a.a.basis.q_count - 1);
+    const u32 sources = a.batch_count * (s.level + 1), jobs = a.batch_count * s.digits * s.limbs;
+    cudaError_t rc;
+    if ((rc = ntt_run<true, false, 0>(stream, tables, ModUpInverseIO<false>{a, s.level, items, galois},
+                                      sources)) != cudaSuccess)
+        return rc;
+    if ((rc = ntt_run<true, true, 0>(stream, tables, ModUpInverseIO<true>{a, s.level, items, galois},
+                                     sources)) != cudaSuccess)
+        return rc;
+    const u32 most = min(t.digit_size, s.level + 1), least = s.level + 1 - (s.digits - 1) * t.digit_size;
+    rc = convert_run(stream, tables, ModUpConvertIO{a, s.level, s.limbs, s.digits}, most,
+                     a.batch_count * s.digits, s.limbs - min(least, most));
+    if (rc == cudaErrorNotSupported)
+        rc = ntt_run<false, true, REDUCE_AFTER_REDUCED>(
+            stream, tables, ModUpForwardIO<false>{a, s.level, s.limbs, s.digits}, jobs);
+    return rc;
+}
+
+kernel_mod_up_args up_of(const GpuTables &t, const kernel_switch_product_args &a) {
+    const u32 q_limbs = a.a.basis.q_count;
+    return {a.tables,      a.scratch + (((size_t)a.batch_count * q_limbs) << t.log_n),
+            a.a,           a.a_batch_stride,
+            a.batch_count, a.scratch};
+}
+
 } // namespace
 
 cudaError_t cuda_mod_up(cudaStream_t stream, const kernel_mod_up_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
-    const u32 level = a->a.basis.q_count - 1, limbs = level + 1 + tables->device.p_count;
-    const u32 digits = (level + tables->device.digit_size) / tables->device.digit_size;
-    const u32 sources = a->batch_count * (level + 1), jobs = a->batch_count * digits * limbs;
-    cudaError_t rc;
-    if ((rc = ntt_run<true, false, 0>(stream, tables, ModUpInverseIO<false>{*a, level}, sources)) !=
-        cudaSuccess)
-        return rc;
-    if ((rc = ntt_run<true, true, 0>(stream, tables, ModUpInverseIO<true>{*a, level}, sources)) !=
-        cudaSuccess)
-        return rc;
-    const u32 most = min(tables->device.digit_size, level + 1),
-              least = level + 1 - (digits - 1) * tables->device.digit_size;
-    rc = convert_run(stream, tables, ModUpConvertIO{*a, level, limbs, digits}, most, a->batch_count * digits,
-                     limbs - min(least, most));
-    if (rc == cudaErrorNotSupported)
-        rc = ntt_run<false, true, REDUCE_AFTER_REDUCED>(
-            stream, tables, ModUpForwardIO<false>{*a, level, limbs, digits}, jobs);
+    const UpShape s = up_shape(tables->device, a->a.basis.q_count - 1);
+    const cudaError_t rc = up_columns(stream, tables, *a, nullptr, 1);
     if (rc != cudaSuccess) return rc;
-    return ntt_run<false, false, REDUCE_AFTER_PASS>(stream, tables,
-                                                    ModUpForwardIO<true>{*a, level, limbs, digits}, jobs);
-}
-
-cudaError_t cuda_mod_down(cudaStream_t stream, const kernel_mod_down_args *a) {
-    const CudaTables *tables = cuda_tables(a->tables);
-    const GpuTables &t = tables->device;
-    const u32 level = a->a.basis.q_count - 1, values = a->batch_count * a->out.component_count,
-              rescale = a->with_rescale ? 1 : 0;
-    const u32 sources = t.p_count + rescale;
-    const DivideArgs d = {a->out,
-                          a->a,
-                          a->add,
-                          a->add_galois_element,
-                          a->batch_count,
-                          a->out_batch_stride,
-                          a->a_batch_stride,
-                          a->add_batch_stride,
-                          level + 1,
-                          level + 1 - rescale,
-                          t.mod_down + 2 * level + rescale,
-                          sources,
-                          a->scratch,
-                          a->scratch + (((size_t)values * sources) << t.log_n)};
-    return divide(stream, tables, d);
-}
-
-cudaError_t cuda_rescale(cudaStream_t stream, const kernel_rescale_args *a) {
-    const CudaTables *tables = cuda_tables(a->tables);
-    const GpuTables &t = tables->device;
-    const u32 level = a->a.basis.q_count - 1;
-    const DivideArgs d = {a->out,
-                          a->a,
-                          {},
-                          1,
-                          1,
-                          0,
-                          0,
-                          0,
-                          level + 1,
-                          level,
-                          t.rescale + level,
-                          1,
-                          a->scratch,
-                          a->scratch + ((size_t)a->out.component_count << t.log_n)};
-    return divide(stream, tables, d);
+    if (tables->is_f64) return digit_rows_run(stream, tables->device, *a, s.level, s.limbs, s.digits);
+    return ntt_run_i64<false, false, REDUCE_AFTER_PASS>(stream, tables,
+                                                        ModUpForwardIO<true>{*a, s.level, s.limbs, s.digits},
+                                                        a->batch_count * s.digits * s.limbs);
 }
 
 cudaError_t cuda_key_product(cudaStream_t stream, const kernel_key_product_args *a) {
@@ -531,5 +569,63 @@ cudaError_t cuda_key_product(cudaStream_t stream, const kernel_key_product_args 
     s.limbs = s.q_limbs + s.p_count;
     s.digits = a->is_public ? 1 : (a->level + t.digit_size) / t.digit_size;
     const u32 n = 1u << t.log_n;
-    LAUNCH_PATH(tables, key_product, dim3(n / 128, s.limbs, a->out_count), 128, stream, t, *a, s);
+    LAUNCH_PATH(tables, key_product, dim3(a->out_count, n / 128, s.limbs), 128, stream, t, *a, s);
+}
+
+cudaError_t cuda_switch_product(cudaStream_t stream, const kernel_switch_product_args *a) {
+    const CudaTables *tables = cuda_tables(a->tables);
+    const GpuTables &t = tables->device;
+    const kernel_mod_up_args up = up_of(t, *a);
+    const UpShape s = up_shape(t, a->a.basis.q_count - 1);
+    cudaError_t rc;
+    if (tables->is_f64) {
+        if ((rc = up_columns(stream, tables, up, a->items, a->uniform.galois_element)) != cudaSuccess)
+            return rc;
+        RowProductArgs r = {};
+        r.a = *a, r.digits = up.out, r.level = s.level, r.limbs = s.limbs, r.digit_count = s.digits;
+        return row_product_run(stream, t, r);
+    }
+    if ((rc = cuda_mod_up(stream, &up)) != cudaSuccess) return rc;
+    kernel_key_product_args product = {};
+    product.tables = a->tables, product.out = a->out, product.out_count = a->is_sum ? 1 : a->batch_count;
+    product.level = s.level, product.digits = up.out, product.digits_count = a->batch_count;
+    product.keys = a->keys, product.key_count = a->key_count;
+    product.items = a->items, product.items_host = a->items_host, product.item_count = a->batch_count;
+    product.uniform = a->uniform;
+    return cuda_key_product(stream, &product);
+}
+
+cudaError_t cuda_key_switch(cudaStream_t stream, const kernel_key_switch_args *a) {
+    const CudaTables *tables = cuda_tables(a->tables);
+    const GpuTables &t = tables->device;
+    const UpShape s = up_shape(t, a->a.basis.q_count - 1);
+    /* scratch: that of SWITCH_PRODUCT, the product, that of MOD_DOWN */
+    const u32 q_limbs = s.level + 1, batch = a->batch_count;
+    u64 *product = a->scratch + (((size_t)batch * (q_limbs + (size_t)s.digits * s.limbs)) << t.log_n);
+    kernel_switch_product_args up = {};
+    up.tables = a->tables, up.out = product, up.a = a->a, up.a_batch_stride = a->a_batch_stride;
+    up.batch_count = batch, up.keys = a->keys, up.key_count = a->key_count, up.scratch = a->scratch;
+    up.uniform.key = a->key, up.uniform.galois_element = a->galois_element;
+    kernel_mod_down_args down = {};
+    down.tables = a->tables, down.out = a->out, down.add = a->add;
+    down.a.words = product, down.a.component_count = 2, down.a.component_stride = s.limbs;
+    down.a.basis.q_count = q_limbs, down.a.basis.p_count = t.p_count;
+    down.add_galois_element = a->galois_element, down.batch_count = batch;
+    down.out_batch_stride = a->out_batch_stride, down.a_batch_stride = 2 * s.limbs;
+    down.add_batch_stride = a->add_batch_stride, down.with_rescale = a->with_rescale;
+    down.scratch = product + (((size_t)batch * 2 * s.limbs) << t.log_n);
+    cudaError_t rc;
+    if (!tables->is_f64) {
+        if ((rc = cuda_switch_product(stream, &up)) != cudaSuccess) return rc;
+        return cuda_mod_down(stream, &down);
+    }
+    const kernel_mod_up_args columns = up_of(t, up);
+    if ((rc = up_columns(stream, tables, columns, nullptr, a->galois_element)) != cudaSuccess) return rc;
+    const DivideArgs d = gpu_divide_mod_down(tables, &down);
+    RowProductArgs r = {};
+    r.a = up, r.digits = columns.out, r.level = s.level, r.limbs = s.limbs, r.digit_count = s.digits;
+    r.y = d.y, r.down = d.conversion, r.sources = d.sources, r.add = a->add;
+    r.add_batch_stride = a->add_batch_stride, r.with_rescale = a->with_rescale;
+    if ((rc = row_product_run(stream, t, r)) != cudaSuccess) return rc;
+    return gpu_divide(stream, tables, d, true);
 }

@@ -8,12 +8,13 @@ __device__ __forceinline__ u32 prime_of(const GpuTables &t, const kernel_basis &
     return limb < b.q_count ? b.q_first + limb : t.q_count + (limb - b.q_count);
 }
 
-/* grid: (N / 128, limbs, outs). Items of one out are contiguous: find the first by bisection. */
+/* grid: (outs, N / 128, limbs): outs fastest, so that the inputs that they share are still in the cache.
+ * Items of one out are contiguous: find the first by bisection. */
 template <class P>
 __global__ void __launch_bounds__(128) diagonal_sum(GpuTables t, kernel_diagonal_sum_args a) {
     gpu_release_next();
     gpu_wait();
-    const u32 i = blockIdx.x * blockDim.x + threadIdx.x, limb = blockIdx.y, out = blockIdx.z;
+    const u32 i = blockIdx.y * blockDim.x + threadIdx.x, limb = blockIdx.z, out = blockIdx.x;
     const u32 limbs = a.basis.q_count + a.basis.p_count;
     const P path(t.prime[prime_of(t, a.basis, limb)]);
     u32 low = 0, high = a.item_count;
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(64) matrix_product(GpuTables t, kernel_matrix_
 
 cudaError_t cuda_diagonal_sum(cudaStream_t stream, const kernel_diagonal_sum_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
-    const dim3 grid((1u << tables->device.log_n) / 128, basis_limb_count(a->basis), a->out_count);
+    const dim3 grid(a->out_count, (1u << tables->device.log_n) / 128, basis_limb_count(a->basis));
     LAUNCH_PATH(tables, diagonal_sum, grid, 128, stream, tables->device, *a);
 }
 

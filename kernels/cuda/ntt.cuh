@@ -269,6 +269,14 @@ static cudaError_t ntt_run_path(cudaStream_t stream, const GpuTables &t, const I
     }
 }
 
+/* The same pass on the integer path alone, where the FP64 path has a kernel of its own. */
+template <bool INVERSE, bool COLUMNS, int REDUCE, class IO>
+static cudaError_t ntt_run_i64(cudaStream_t stream, const CudaTables *tables, const IO &io, u32 jobs) {
+    if (tables->is_f64) return cudaErrorNotSupported;
+    return jobs == 0 ? cudaSuccess
+                     : ntt_run_path<PathI64, INVERSE, COLUMNS, REDUCE>(stream, tables->device, io, jobs);
+}
+
 /* One pass of a transform over `jobs` polynomials, on the data path of this card. */
 template <bool INVERSE, bool COLUMNS, int REDUCE, class IO>
 static cudaError_t ntt_run(cudaStream_t stream, const CudaTables *tables, const IO &io, u32 jobs) {

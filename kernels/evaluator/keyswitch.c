@@ -42,59 +42,31 @@ ckks_status launch_mod_down(evaluator *ev, kernel_mod_down_args *args, ckks_erro
     return rc;
 }
 
-/* product [batch][2][limb of QP][N] of the digits of a.from with one key */
-static ckks_status key_product(evaluator *ev, uint64_t **product, const ckks_value *a, uint32_t from,
-                               uint32_t key, uint32_t galois_element, ckks_error *err) {
-    ckks_status rc;
-    uint64_t *digits = NULL;
-    const ckks_params *params = evaluator_params(ev);
-    const uint32_t level = value_level(a), batch = a->signature.batch_count;
-    const uint64_t n = params_n(params), limbs_qp = (uint64_t)level + 1 + params->p_count;
-    *product = NULL;
-    rc = launch_mod_up(ev, &digits, a->words + from * (uint64_t)(level + 1) * n, value_stride(a), batch,
-                       level, err);
-    if (rc != CKKS_OK) goto out;
-    if ((rc = scratch_acquire(ev, product, batch * 2 * limbs_qp * n, err)) != CKKS_OK) goto out;
-    const kernel_key_product_args args = {
-        .tables = ev->tables,
-        .out = *product,
-        .out_count = batch,
-        .level = level,
-        .digits = digits,
-        .digits_count = batch,
-        .keys = ev->keys,
-        .key_count = ev->key_count,
-        .item_count = batch,
-        .uniform = {.key = key, .galois_element = galois_element},
-    };
-    rc = device_launch(ev->stream, KERNEL_KEY_PRODUCT, &args, err);
-out:
-    scratch_release(ev, &digits);
-    if (rc != CKKS_OK) scratch_release(ev, product);
-    return rc;
-}
-
 ckks_status key_switch_into(evaluator *ev, ckks_value *out, const ckks_value *a, uint32_t from,
                             uint32_t kept_count, uint32_t key, uint32_t galois_element, bool with_rescale,
                             ckks_error *err) {
     ckks_status rc;
-    uint64_t *product = NULL;
     const ckks_params *params = evaluator_params(ev);
-    const uint32_t level = value_level(a), limbs_qp = level + 1 + params->p_count;
-    if ((rc = key_product(ev, &product, a, from, key, galois_element, err)) != CKKS_OK) return rc;
-    kernel_mod_down_args args = {
+    const uint32_t level = value_level(a), limbs = level + 1, batch = a->signature.batch_count;
+    const uint64_t n = params_n(params);
+    kernel_key_switch_args args = {
+        .tables = ev->tables,
         .out = {out->words, 2, out->signature.limb_count, basis_q(value_level(out))},
-        .a = {product, 2, limbs_qp, basis_qp(params, level)},
-        .add = {a->words, kept_count, level + 1, basis_q(level)},
-        .add_galois_element = galois_element,
-        .batch_count = a->signature.batch_count,
+        .a = {a->words + (uint64_t)from * limbs * n, 1, limbs, basis_q(level)},
+        .add = {a->words, kept_count, limbs, basis_q(level)},
+        .key = key,
+        .galois_element = galois_element,
+        .batch_count = batch,
         .out_batch_stride = value_stride(out),
-        .a_batch_stride = 2 * limbs_qp,
+        .a_batch_stride = value_stride(a),
         .add_batch_stride = value_stride(a),
         .with_rescale = with_rescale,
+        .keys = ev->keys,
+        .key_count = ev->key_count,
     };
-    rc = launch_mod_down(ev, &args, err);
-    scratch_release(ev, &product);
+    rc = scratch_acquire(ev, &args.scratch, key_switch_scratch(params, limbs, batch) * n, err);
+    if (rc == CKKS_OK) rc = device_launch(ev->stream, KERNEL_KEY_SWITCH, &args, err);
+    scratch_release(ev, &args.scratch);
     return rc;
 }
 

@@ -265,7 +265,7 @@ static ckks_status diagonal_sums(evaluator *ev, uint64_t **sums, const transform
 static ckks_status giant_products(evaluator *ev, uint64_t *acc, const transform_shape *shape,
                                   const uint64_t *sums, ckks_error *err) {
     ckks_status rc;
-    uint64_t *down = NULL, *digits = NULL;
+    uint64_t *down = NULL, *scratch = NULL;
     const linear_transform *lt = shape->lt;
     const uint64_t component = shape->limbs_qp * shape->n;
     rc = scratch_acquire(ev, &down, (uint64_t)lt->giant_switched * shape->limbs * shape->n, err);
@@ -280,26 +280,27 @@ static ckks_status giant_products(evaluator *ev, uint64_t *acc, const transform_
         .a_batch_stride = 2 * shape->limbs_qp,
     };
     if ((rc = launch_mod_down(ev, &down_args, err)) != CKKS_OK) goto out;
-    rc = launch_mod_up(ev, &digits, down, shape->limbs, lt->giant_switched, lt->level, err);
+    rc = scratch_acquire(ev, &scratch,
+                         switch_product_scratch(shape->params, shape->limbs, lt->giant_switched) * shape->n,
+                         err);
     if (rc != CKKS_OK) goto out;
-    scratch_release(ev, &down);
-    const kernel_key_product_args args = {
+    const kernel_switch_product_args args = {
         .tables = ev->tables,
         .out = acc,
-        .out_count = 1,
-        .level = lt->level,
-        .digits = digits,
-        .digits_count = lt->giant_switched,
+        .a = {down, 1, shape->limbs, basis_q(lt->level)},
+        .a_batch_stride = shape->limbs,
+        .batch_count = lt->giant_switched,
         .keys = ev->keys,
         .key_count = ev->key_count,
         .items = lt->giant_items_device,
         .items_host = lt->giant_items,
-        .item_count = lt->giant_switched,
+        .is_sum = 1,
+        .scratch = scratch,
     };
-    rc = device_launch(ev->stream, KERNEL_KEY_PRODUCT, &args, err);
+    rc = device_launch(ev->stream, KERNEL_SWITCH_PRODUCT, &args, err);
 out:
     scratch_release(ev, &down);
-    scratch_release(ev, &digits);
+    scratch_release(ev, &scratch);
     return rc;
 }
 

@@ -224,6 +224,61 @@ static void check_pointwise(uint32_t pattern) {
     twin_destroy(&a), twin_destroy(&out);
 }
 
+/* both batch entries of a under the two keys of the table: apart, summed, and as whole key switches */
+static void check_switches(const twin *a, const twin *table, uint32_t level) {
+    const uint32_t n = params_n(params), batch = 2;
+    const kernel_basis q = basis_q(level), qp = basis_qp(level);
+    twin scratch = twin_create(NULL, key_switch_scratch(params, level + 1, batch) * n * 8);
+    for (uint32_t is_sum = 0; is_sum < 2; is_sum++) {
+        const key_product_item items[2] = {{0, 1, 5, 0}, {1, 0, 2 * n - 1, is_sum ? 0 : 1}};
+        twin list = twin_create(items, sizeof items),
+             out = twin_create(NULL, (is_sum ? 1 : batch) * 2 * poly_bytes(qp));
+        for (int s = 0; s < 2; s++) {
+            kernel_switch_product_args args = {.tables = sides[s].tables,
+                                               .out = out.at[s],
+                                               .a = poly_of(a, s, 1, q),
+                                               .a_batch_stride = level + 1,
+                                               .batch_count = batch,
+                                               .keys = table->at[s],
+                                               .key_count = 2,
+                                               .items = list.at[s],
+                                               .items_host = items,
+                                               .is_sum = is_sum,
+                                               .scratch = scratch.at[s]};
+            launch(s, KERNEL_SWITCH_PRODUCT, &args);
+        }
+        twin_compare(&out, is_sum ? "SWITCH_PRODUCT, summed" : "SWITCH_PRODUCT");
+        twin_destroy(&list), twin_destroy(&out);
+    }
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        const uint32_t with_rescale = kind & 1, kept = kind & 2 ? 2 : 1;
+        if (with_rescale && level == 0) continue;
+        const kernel_basis down = basis_q(level - with_rescale);
+        const uint32_t add_stride = kept * (level + 1), out_limbs = basis_limb_count(down);
+        twin add = random_polys(q, batch * kept, kind), out = twin_create(NULL, batch * 2 * poly_bytes(down));
+        for (int s = 0; s < 2; s++) {
+            kernel_key_switch_args args = {.tables = sides[s].tables,
+                                           .out = poly_of(&out, s, 2, down),
+                                           .a = poly_of(a, s, 1, q),
+                                           .add = poly_of(&add, s, kept, q),
+                                           .key = 1,
+                                           .galois_element = kind == 3 ? 1 : 25,
+                                           .batch_count = batch,
+                                           .out_batch_stride = 2 * out_limbs,
+                                           .a_batch_stride = level + 1,
+                                           .add_batch_stride = add_stride,
+                                           .with_rescale = with_rescale,
+                                           .keys = table->at[s],
+                                           .key_count = 2,
+                                           .scratch = scratch.at[s]};
+            launch(s, KERNEL_KEY_SWITCH, &args);
+        }
+        twin_compare(&out, with_rescale ? "KEY_SWITCH with rescale" : "KEY_SWITCH");
+        twin_destroy(&add), twin_destroy(&out);
+    }
+    twin_destroy(&scratch);
+}
+
 static void check_keyswitch(uint32_t level, uint32_t key_level, uint32_t pattern) {
     const uint32_t n = params_n(params), digits = params_digit_count(params, level), batch = 2;
     const kernel_basis q = basis_q(level), qp = basis_qp(level);
@@ -268,6 +323,8 @@ static void check_keyswitch(uint32_t level, uint32_t key_level, uint32_t pattern
         launch(s, KERNEL_KEY_PRODUCT, &args);
     }
     twin_compare(&sum, "KEY_PRODUCT");
+
+    check_switches(&a, &table, level);
 
     for (uint32_t with_rescale = 0; with_rescale < 2; with_rescale++) {
         if (with_rescale && level == 0) continue;
@@ -435,9 +492,9 @@ static void check_random(void) {
 static void every_kernel(const char *path) {
     static const struct {
         uint32_t log_n, q_count, p_count, digit_size, q0, q, p;
-    } sets[] = {{10, 4, 1, 1, 50, 50, 50}, {11, 5, 2, 2, 50, 30, 50}, {12, 3, 1, 1, 38, 28, 38},
-                {13, 5, 1, 1, 40, 30, 50}, {14, 8, 2, 2, 50, 50, 50}, {15, 5, 3, 3, 50, 40, 50},
-                {16, 3, 2, 2, 50, 40, 50}, {17, 2, 2, 2, 50, 40, 50}};
+    } sets[] = {{10, 4, 1, 1, 50, 50, 50},  {11, 5, 2, 2, 50, 30, 50}, {12, 3, 1, 1, 38, 28, 38},
+                {12, 11, 1, 1, 50, 50, 50}, {13, 5, 1, 1, 40, 30, 50}, {14, 8, 2, 2, 50, 50, 50},
+                {15, 5, 3, 3, 50, 40, 50},  {16, 3, 2, 2, 50, 40, 50}, {17, 2, 2, 2, 50, 40, 50}};
     /* under compute-sanitizer each launch costs a hundred times as much: two small sets go through every
      * kernel */
     const size_t count = getenv("CKKSD_TEST_SHORT") ? 2 : sizeof sets / sizeof *sets;

@@ -47,7 +47,9 @@ typedef union arguments {
     kernel_automorphism_args automorphism;
     kernel_mod_up_args mod_up;
     kernel_key_product_args key_product;
+    kernel_switch_product_args switch_product;
     kernel_mod_down_args mod_down;
+    kernel_key_switch_args key_switch;
     kernel_rescale_args rescale;
     kernel_diagonal_sum_args diagonal;
     kernel_permute_sum_args permute;
@@ -60,7 +62,7 @@ typedef union arguments {
     kernel_counter_args counter;
 } arguments;
 
-static key_product_item key_items[3];
+static key_product_item key_items[3], switch_items[2];
 static diagonal_item diagonal_items[3];
 static permute_item permute_items[2];
 
@@ -82,7 +84,9 @@ static arguments good(kernel_id kernel) {
     const key_product_item items[3] = {{0, 0, 1, 0}, {1, 1, 5, 1}, {1, 2, 2047, 1}};
     const diagonal_item diagonals[3] = {{0, 0, 4096}, {0, 1, 8192}, {1, 0, 4096}};
     const permute_item permutes[2] = {{0, 1}, {1, 25}};
+    const key_product_item switches[2] = {{0, 2, 1, 0}, {1, 0, 5, 0}};
     memcpy(key_items, items, sizeof items);
+    memcpy(switch_items, switches, sizeof switches);
     memcpy(diagonal_items, diagonals, sizeof diagonals);
     memcpy(permute_items, permutes, sizeof permutes);
     switch (kernel) {
@@ -129,6 +133,33 @@ static arguments good(kernel_id kernel) {
                                                   .items = (void *)at('I'),
                                                   .items_host = key_items,
                                                   .item_count = 3};
+        break;
+    case KERNEL_SWITCH_PRODUCT:
+        a.switch_product = (kernel_switch_product_args){.out = at('O'),
+                                                        .a = poly('A', 1, 3, 0),
+                                                        .a_batch_stride = 6,
+                                                        .batch_count = 2,
+                                                        .keys = (void *)at('K'),
+                                                        .key_count = 3,
+                                                        .items = (void *)at('I'),
+                                                        .items_host = switch_items,
+                                                        .is_sum = 1,
+                                                        .scratch = at('S')};
+        break;
+    case KERNEL_KEY_SWITCH:
+        a.key_switch = (kernel_key_switch_args){.out = poly('O', 2, 2, 0),
+                                                .a = poly('A', 1, 3, 0),
+                                                .add = poly('B', 1, 3, 0),
+                                                .key = 2,
+                                                .galois_element = 5,
+                                                .batch_count = 2,
+                                                .out_batch_stride = 4,
+                                                .a_batch_stride = 6,
+                                                .add_batch_stride = 3,
+                                                .with_rescale = 1,
+                                                .keys = (void *)at('K'),
+                                                .key_count = 3,
+                                                .scratch = at('S')};
         break;
     case KERNEL_MOD_DOWN:
         a.mod_down = (kernel_mod_down_args){.out = poly('O', 2, 2, 0),
@@ -225,8 +256,12 @@ static void accesses_are_those_of_the_definition(void **state) {
         /* 2 entries x 2 digits x 5 limbs; entries 6 limbs apart */
         {KERNEL_MOD_UP, {{'O', LIMBS(20), true}, {'A', LIMBS(9), false}, {'S', LIMBS(6), true}}},
         {KERNEL_KEY_PRODUCT, {{'O', LIMBS(20), true}, {'A', LIMBS(20), false}, {'B', LIMBS(9), false}}},
+        /* scratch: 2 entries x (3 + 2 digits x 5), then 2 x 2 x 5 for the product and 2 x 2 x 8 */
+        {KERNEL_SWITCH_PRODUCT, {{'O', LIMBS(10), true}, {'A', LIMBS(9), false}, {'S', LIMBS(26), true}}},
         {KERNEL_MOD_DOWN,
          {{'O', LIMBS(8), true}, {'A', LIMBS(20), false}, {'B', LIMBS(6), false}, {'S', LIMBS(32), true}}},
+        {KERNEL_KEY_SWITCH,
+         {{'O', LIMBS(8), true}, {'A', LIMBS(9), false}, {'B', LIMBS(6), false}, {'S', LIMBS(78), true}}},
         {KERNEL_RESCALE, {{'O', LIMBS(4), true}, {'A', LIMBS(6), false}, {'S', LIMBS(6), true}}},
         {KERNEL_DIAGONAL_SUM, {{'O', LIMBS(20), true}, {'A', LIMBS(20), false}}},
         {KERNEL_PERMUTE_SUM, {{'O', LIMBS(3), true}, {'A', LIMBS(9), false}, {'B', LIMBS(3), false}}},
@@ -379,6 +414,37 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_KEY_PRODUCT, a.key_product.is_public = 1, "add");
     ALIAS(KERNEL_KEY_PRODUCT, a.key_product.out = at('A'), "digits");
     ALIAS(KERNEL_KEY_PRODUCT, a.key_product.out = at('B'), "add");
+    INVALID(KERNEL_SWITCH_PRODUCT, a.switch_product.out = NULL, "out");
+    INVALID(KERNEL_SWITCH_PRODUCT, a.switch_product.scratch = NULL, "scratch");
+    INVALID(KERNEL_SWITCH_PRODUCT, a.switch_product.keys = NULL, "keys");
+    INVALID(KERNEL_SWITCH_PRODUCT, a.switch_product.batch_count = 0, "batch_count");
+    INVALID(KERNEL_SWITCH_PRODUCT, a.switch_product.a.component_count = 2, "a");
+    INVALID(KERNEL_SWITCH_PRODUCT, a.switch_product.a.basis.q_first = 1, "a");
+    INVALID(KERNEL_SWITCH_PRODUCT, a.switch_product.items_host = NULL, "items");
+    INVALID(KERNEL_SWITCH_PRODUCT, switch_items[1].digits = 0, "items");
+    INVALID(KERNEL_SWITCH_PRODUCT, switch_items[1].out_index = 1, "items");
+    INVALID(KERNEL_SWITCH_PRODUCT, switch_items[1].key = 3, "items");
+    INVALID(KERNEL_SWITCH_PRODUCT, switch_items[1].galois_element = 6, "items");
+    INVALID(KERNEL_SWITCH_PRODUCT, a.switch_product.is_sum = 0, "items");
+    INVALID(KERNEL_SWITCH_PRODUCT, a.switch_product.items = NULL;
+            a.switch_product.items_host = NULL, "is_sum");
+    ALIAS(KERNEL_SWITCH_PRODUCT, a.switch_product.out = at('A'), "a");
+    ALIAS(KERNEL_SWITCH_PRODUCT, a.switch_product.scratch = at('O') + 9 * N, "scratch");
+    ALIAS(KERNEL_SWITCH_PRODUCT, a.switch_product.scratch = at('A') + 8 * N, "scratch");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.key = 3, "key");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.keys = NULL, "keys");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.galois_element = 4, "galois_element");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.batch_count = 0, "batch_count");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.out.component_count = 1, "out");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.with_rescale = 0, "out");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.add.component_count = 3, "add");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.add.basis.q_count = 2, "add");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.scratch = NULL, "scratch");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.a.basis.q_count = 1;
+            a.key_switch.a.component_stride = 1, "with_rescale");
+    ALIAS(KERNEL_KEY_SWITCH, a.key_switch.out.words = at('A'), "a");
+    ALIAS(KERNEL_KEY_SWITCH, a.key_switch.out.words = at('B'), "add");
+    ALIAS(KERNEL_KEY_SWITCH, a.key_switch.scratch = at('B'), "scratch");
     INVALID(KERNEL_MOD_DOWN, a.mod_down.with_rescale = 0, "out");
     INVALID(KERNEL_MOD_DOWN, a.mod_down.a.basis.q_count = 1, "with_rescale");
     INVALID(KERNEL_MOD_DOWN, a.mod_down.a.basis.p_count = 1, "a");

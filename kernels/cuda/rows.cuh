@@ -1,0 +1,194 @@
+/*
+ * The row pass, FP64 path, for work that does more with its rows than store them. A row has at most 256
+ * elements, so a warp holds 256 elements, 8 a lane: its exchanges stay inside the warp and no block ever
+ * waits as a whole. A warp keeps the twiddles of its rows in registers and runs the rows of several
+ * polynomials of one prime through them (the digits of a key switch, the components of a quotient), while the
+ * words of the next are on their way into shared memory.
+ *
+ * "First" order is that of the transform's first group of stages (8 elements a lane, a step apart), "last"
+ * that of its last group: lanes hold runs of 2^LAST elements. A forward pass takes first order to last order,
+ * an inverse pass the other way.
+ */
+#ifndef CKKS_CUDA_ROWS_CUH
+#define CKKS_CUDA_ROWS_CUH
+
+#include "kernels/cuda/ntt.cuh"
+
+const u32 rows_warps = 4;      /* a block */
+const u32 rows_elements = 256; /* a warp */
+/* Below this many elements in a launch, warps share out the polynomials of a row instead of looping over
+ * them; and blocks that fill the card a few times over. */
+const u64 rows_few_elements = 1u << 18;
+const u32 rows_blocks_wanted = 1056;
+
+/* Stages [A, A + G) of a row of 2^R_LOG: where a lane's elements sit among its warp's 256. */
+template <int R_LOG, int A, int G> struct RowGroup {
+    static const int UNITS = 8 >> G, LO = R_LOG - A - G;
+    static __device__ __forceinline__ u32 hi(u32 id) { return (id >> LO) & ((1u << A) - 1); }
+    static __device__ __forceinline__ u32 row(u32 id) { return id >> (LO + A); }
+    static __device__ __forceinline__ u32 at(u32 lane, int unit, int k) {
+        const u32 id = lane + 32u * (u32)unit;
+        return (row(id) << R_LOG) + (hi(id) << (R_LOG - A)) + (id & ((1u << LO) - 1)) + ((u32)k << LO);
+    }
+};
+
+template <int R_LOG, int A, int G, bool INVERSE> struct RowTwiddles {
+    typedef RowGroup<R_LOG, A, G> Group;
+    double w[Group::UNITS][(1 << G) - 1];
+    /* first_row: the warp's first row in its polynomial */
+    __device__ __forceinline__ void load(const GpuTables &t, u32 prime, u32 log_other, u32 first_row,
+                                         u32 lane) {
+#pragma unroll
+        for (int u = 0; u < Group::UNITS; u++) {
+            const u32 id = lane + 32u * (u32)u, row = first_row + Group::row(id), hi = Group::hi(id);
+#pragma unroll
+            for (int s = 0; s < G; s++) {
+                const u32 base = (1u << (log_other + A + s)) + (row << (A + s)) + (hi << s);
+#pragma unroll
+                for (int b = 0; b < (1 << s); b++)
+                    w[u][(1 << s) - 1 + b] = PathF64::twiddle(t, INVERSE, prime, base + (u32)b);
+            }
+        }
+    }
+};
+
+template <int R_LOG> struct Rows {
+    typedef PassShape<R_LOG, 10> S;
+    static const bool three = S::GROUPS == 3;
+    static const int A1 = S::first(1), G1 = S::size(1), A2 = three ? S::first(2) : 0,
+                     G2 = three ? S::size(2) : 1;
+    static const int AL = three ? A2 : A1, LAST = three ? G2 : G1; /* the last group */
+    typedef RowGroup<R_LOG, 0, 3> First;
+    typedef RowGroup<R_LOG, AL, LAST> Last;
+    static const u32 tile_words = rows_elements + rows_elements / 8;
+
+    template <bool INVERSE> struct Twiddles {
+        RowTwiddles<R_LOG, 0, 3, INVERSE> w0;
+        RowTwiddles<R_LOG, A1, G1, INVERSE> w1;
+        RowTwiddles<R_LOG, A2, G2, INVERSE> w2;
+        __device__ __forceinline__ void load(const GpuTables &t, u32 prime, u32 segment, u32 lane) {
+            const u32 log_other = t.log_n - R_LOG, first_row = segment * rows_elements >> R_LOG;
+            w0.load(t, prime, log_other, first_row, lane);
+            w1.load(t, prime, log_other, first_row, lane);
+            if constexpr (three) w2.load(t, prime, log_other, first_row, lane);
+        }
+    };
+
+    static __device__ __forceinline__ u32 first_at(u32 lane, int e) { return First::at(lane, 0, e); }
+    static __device__ __forceinline__ u32 last_at(u32 lane, int e) {
+        return Last::at(lane, e >> LAST, e & ((1 << LAST) - 1));
+    }
+
+    template <class Group>
+    static __device__ __forceinline__ void put(double *tile, const double (&x)[8], u32 lane) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) tile[ntt_pad(place<Group>(lane, e))] = x[e];
+    }
+    template <class Group>
+    static __device__ __forceinline__ void get(double (&x)[8], const double *tile, u32 lane) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = tile[ntt_pad(place<Group>(lane, e))];
+    }
+    template <class Group> static __device__ __forceinline__ u32 place(u32 lane, int e) {
+        const int per = 8 / Group::UNITS;
+        return Group::at(lane, e / per, e % per);
+    }
+
+    template <int A, int G, bool INVERSE, class W>
+    static __device__ __forceinline__ void stages(const PathF64 &path, const W &tw, double (&x)[8]) {
+#pragma unroll
+        for (int u = 0; u < (8 >> G); u++)
+            ntt_stage<PathF64, A, G, INVERSE ? G - 1 : 0, INVERSE, REDUCE_AFTER_PASS, R_LOG>(path, tw.w[u],
+                                                                                             x + (u << G));
+    }
+
+    /* first order, |x| < 2^52 -> last order, |x| < 4q */
+    static __device__ __forceinline__ void forward(const PathF64 &path, const Twiddles<false> &w,
+                                                   double (&x)[8], double *tile, u32 lane) {
+        typedef RowGroup<R_LOG, A1, G1> Middle;
+        stages<0, 3, false>(path, w.w0, x);
+        __syncwarp();
+        put<First>(tile, x, lane);
+        __syncwarp();
+        get<Middle>(x, tile, lane);
+        stages<A1, G1, false>(path, w.w1, x);
+        if constexpr (three) {
+            put<Middle>(tile, x, lane); /* each lane where it read: no wait */
+            __syncwarp();
+            get<Last>(x, tile, lane);
+            stages<A2, G2, false>(path, w.w2, x);
+        }
+    }
+    /* last order, |x| <= q -> first order, reduced */
+    static __device__ __forceinline__ void inverse(const PathF64 &path, const Twiddles<true> &w,
+                                                   double (&x)[8], double *tile, u32 lane) {
+        typedef RowGroup<R_LOG, A1, G1> Middle;
+        __syncwarp();
+        if constexpr (three) {
+            stages<A2, G2, true>(path, w.w2, x);
+            put<Last>(tile, x, lane);
+            __syncwarp();
+            get<Middle>(x, tile, lane);
+        }
+        stages<A1, G1, true>(path, w.w1, x);
+        put<Middle>(tile, x, lane);
+        __syncwarp();
+        get<First>(x, tile, lane);
+        stages<0, 3, true>(path, w.w0, x);
+    }
+
+    /* Contiguous words of the warp, in pieces of two: lane and number of the copy -> piece; piece -> place in
+     * shared memory, so that neither order meets bank conflicts. */
+    static __device__ __forceinline__ u32 piece_slot(u32 piece) {
+        return piece ^ (piece >> 3 & ((1u << (LAST - 1)) - 1));
+    }
+    /* two words of last order: pair j of 0..3 */
+    static __device__ __forceinline__ u32 pair_slot(u32 lane, int j) {
+        return piece_slot(last_at(lane, 2 * j) / 2);
+    }
+};
+
+/* Copies into shared memory that the thread does not wait for until row_wait. */
+__device__ __forceinline__ void row_copy16(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void row_copy8(void *to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((u32)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void row_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* all but the last `PENDING` groups have arrived */
+template <int PENDING> __device__ __forceinline__ void row_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+/* 256 words, contiguous in memory, into `slots` (piece_slot order) */
+template <int R_LOG>
+__device__ __forceinline__ void row_copy_words(ulonglong2 *slots, const u64 *from, u32 lane) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const u32 piece = lane + 32 * i;
+        row_copy16(slots + Rows<R_LOG>::piece_slot(piece), from + 2 * piece);
+    }
+}
+/* The reverse: last-order words through `slots` into contiguous memory. */
+template <int R_LOG>
+__device__ __forceinline__ void row_store_words(u64 *to, const u64 (&w)[8], ulonglong2 *slots, u32 lane) {
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        slots[Rows<R_LOG>::pair_slot(lane, j)] = make_ulonglong2(w[2 * j], w[2 * j + 1]);
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const u32 piece = lane + 32 * i;
+        *reinterpret_cast<ulonglong2 *>(to + 2 * piece) = slots[Rows<R_LOG>::piece_slot(piece)];
+    }
+}
+
+#endif
