@@ -200,31 +200,64 @@ static ckks_status check_select(uint64_t *width, const Ckksd__V1__PreprocessStep
     return CKKS_OK;
 }
 
-static ckks_status check_one_hot(uint64_t *width, const Ckksd__V1__PreprocessStep *s, ckks_error *err) {
+/* One element becomes `grows` more. */
+static ckks_status check_codes(uint64_t *width, const Ckksd__V1__PreprocessStep *s, bool grows,
+                               ckks_error *err) {
     if (!s->has_column || s->column >= *width)
         return refuse(err, "preprocess.column", "element %u of %llu", s->column, (unsigned long long)*width);
-    if (s->n_values == 0 || s->n_values > WIDTH_MAX - *width)
+    if (s->n_values == 0 || (grows && s->n_values > WIDTH_MAX - *width) || s->n_values > WIDTH_MAX)
         return refuse(err, "preprocess.values", "%zu categories", s->n_values);
-    *width += s->n_values - 1;
-    return check_finite(s->values, s->n_values, "preprocess.values", err);
+    if (grows) *width += s->n_values - 1;
+    return CKKS_OK;
+}
+
+static ckks_status check_look_up(uint64_t *width, const Ckksd__V1__PreprocessStep *s, ckks_error *err) {
+    ckks_status rc = check_codes(width, s, false, err);
+    if (rc != CKKS_OK) return rc;
+    if (s->n_mapped != s->n_values)
+        return refuse(err, "preprocess.mapped", "%zu results for %zu values", s->n_mapped, s->n_values);
+    if (s->has_otherwise == (s->has_unknown_is_error && s->unknown_is_error))
+        return refuse(err, "preprocess.otherwise", "it must say what becomes of other values");
+    if ((rc = check_finite(s->mapped, s->n_mapped, "preprocess.mapped", err)) != CKKS_OK) return rc;
+    return check_finite(&s->otherwise, s->has_otherwise ? 1 : 0, "preprocess.otherwise", err);
+}
+
+/* *listed: how many elements the step is about */
+static ckks_status check_index(uint64_t *listed, const Ckksd__V1__PreprocessStep *s, uint64_t width,
+                               ckks_error *err) {
+    for (size_t i = 0; i < s->n_index; i++)
+        if (s->index[i] >= width || (i && s->index[i] <= s->index[i - 1]))
+            return refuse(err, "preprocess.index", "element %u of %llu, or not in order", s->index[i],
+                          (unsigned long long)width);
+    *listed = s->n_index ? s->n_index : width;
+    return CKKS_OK;
 }
 
 static ckks_status check_preprocess_step(uint64_t *width, const Ckksd__V1__PreprocessStep *s,
                                          ckks_error *err) {
     ckks_status rc;
+    uint64_t listed = *width;
+    if (s->kind == 2) {
+        rc = check_codes(width, s, true, err);
+        return rc == CKKS_OK ? check_finite(s->values, s->n_values, "preprocess.values", err) : rc;
+    }
+    if (s->kind == 5) return check_select(width, s, err);
+    if (s->kind == 6) return check_look_up(width, s, err);
+    if ((rc = check_index(&listed, s, *width, err)) != CKKS_OK) return rc;
     switch (s->kind) {
     case 1:
-        if ((rc = check_list(s->offset, s->n_offset, *width, "preprocess.offset", err)) != CKKS_OK) return rc;
-        return check_list(s->scale, s->n_scale, *width, "preprocess.scale", err);
-    case 2:
-        return check_one_hot(width, s, err);
+        if ((rc = check_list(s->offset, s->n_offset, listed, "preprocess.offset", err)) != CKKS_OK) return rc;
+        return check_list(s->scale, s->n_scale, listed, "preprocess.scale", err);
     case 3:
-        return check_list(s->values, s->n_values, *width, "preprocess.values", err);
+        return check_list(s->values, s->n_values, listed, "preprocess.values", err);
     case 4:
         if (s->norm < 1 || s->norm > 3) return refuse(err, "preprocess.norm", "unknown norm %u", s->norm);
         return CKKS_OK;
-    case 5:
-        return check_select(width, s, err);
+    case 7:
+        return CKKS_OK;
+    case 8:
+        if (s->n_values != 1) return refuse(err, "preprocess.values", "%zu thresholds", s->n_values);
+        return check_finite(s->values, 1, "preprocess.values", err);
     default:
         return ckks_error_set(err, CKKS_UNSUPPORTED, "preprocess.kind", "unknown step %u", s->kind);
     }

@@ -6,6 +6,8 @@
 
 #include "client/compile/compile_internal.h"
 #include "client/compile/describe.h"
+#include "client/compile/table.h"
+#include "client/lib/crypto.h"
 #include "kernels/base/hash.h"
 #include "proto/package.h"
 #include "proto/packing.h"
@@ -65,18 +67,40 @@ static ckks_status check_options(compilation *c, const compile_options *options,
     return CKKS_OK;
 }
 
+static ckks_status check_cell(const compilation *c, uint64_t row, uint32_t column, ckks_error *err) {
+    const model_column *m = &c->model->columns[column];
+    const compile_calibration *data = &c->options.calibration;
+    const double x = data->values[row * data->column_count + column];
+    const char *name = m->name              ? m->name
+                       : data->column_names ? data->column_names[column]
+                                            : arena_format(&c->report->memory, "column %u", column + 1);
+    if (!name) return NO_MEMORY(err);
+    if (isinf(x) || (isnan(x) && !m->takes_missing))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "calibration",
+                              "row %llu, %s is missing or not a number: fill it in first",
+                              (unsigned long long)row + 1, name);
+    if (m->is_text && (x != floor(x) || x < (m->refuses_unknown ? 0 : -1) || x >= m->category_count))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "calibration",
+                              "row %llu, %s is no category that the model knows", (unsigned long long)row + 1,
+                              name);
+    return CKKS_OK;
+}
+
 static ckks_status check_rows(const compilation *c, ckks_error *err) {
     const compile_calibration *data = &c->options.calibration;
     if (data->column_count != c->model->input_shape.count)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "calibration",
                               "rows of %u numbers, the model takes %u", data->column_count,
                               c->model->input_shape.count);
+    for (uint32_t i = 0; i < data->column_count; i++)
+        if (c->model->columns[i].is_text && !c->model->columns[i].name && !data->column_names)
+            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "calibration",
+                                  "columns of text need names: give a CSV file with a header");
     for (uint64_t r = 0; r < data->row_count; r++)
-        for (uint32_t i = 0; i < data->column_count; i++)
-            if (!isfinite(data->values[r * data->column_count + i]))
-                return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "calibration",
-                                      "row %llu, column %u is missing or not a number: fill it in first",
-                                      (unsigned long long)r + 1, i + 1);
+        for (uint32_t i = 0; i < data->column_count; i++) {
+            const ckks_status rc = check_cell(c, r, i, err);
+            if (rc != CKKS_OK) return rc;
+        }
     return CKKS_OK;
 }
 
@@ -101,12 +125,35 @@ static ckks_status read_model(compilation *c, ckks_error *err) {
     return rc;
 }
 
-static void preprocess_rows(compilation *c) {
+/* what the client makes of each raw row, by the steps that the package will have */
+static ckks_status make_elements(compilation *c, ckks_error *err) {
     const compile_calibration *raw = &c->options.calibration;
-    for (uint64_t r = 0; r < raw->row_count; r++)
-        for (uint32_t i = 0; i < raw->column_count; i++) {
-            const uint64_t at = r * raw->column_count + i;
-            c->rows[at] = (raw->values[at] - c->preprocess.offset[i]) * c->preprocess.scale[i];
+    const model_table *t = c->model->table;
+    double *row = NULL;
+    ckks_status rc = CKKS_OK;
+    c->elements = arena_take(&c->memory, raw->row_count * t->element_count, sizeof *c->elements);
+    if (!c->elements) return NO_MEMORY(err);
+    for (uint64_t r = 0; r < raw->row_count && rc == CKKS_OK; r++) {
+        size_t count = raw->column_count;
+        free(row);
+        if (!(row = malloc(count * sizeof *row))) return NO_MEMORY(err);
+        memcpy(row, raw->values + r * count, count * sizeof *row);
+        if ((rc = client_apply_steps(&row, &count, t->steps, t->step_count, err)) != CKKS_OK) break;
+        if (count != t->element_count)
+            rc = ckks_error_set(err, CKKS_INTERNAL, "preprocess", "%zu elements, the program takes %u", count,
+                                t->element_count);
+        else
+            memcpy(c->elements + r * count, row, count * sizeof *row);
+    }
+    free(row);
+    return rc;
+}
+
+static void preprocess_rows(compilation *c) {
+    for (uint64_t r = 0; r < c->data.row_count; r++)
+        for (uint32_t i = 0; i < c->data.column_count; i++) {
+            const uint64_t at = r * c->data.column_count + i;
+            c->rows[at] = (c->elements[at] - c->preprocess.offset[i]) * c->preprocess.scale[i];
         }
 }
 
@@ -128,7 +175,8 @@ static ckks_status prepare_rows(compilation *c, ckks_error *err) {
     const compile_calibration *raw = &c->options.calibration;
     ckks_status rc;
     c->score_count = g->nodes[g->output].count;
-    c->rows = arena_take(&c->memory, raw->row_count * raw->column_count, sizeof *c->rows);
+    c->data = (calibration){NULL, raw->row_count, c->model->table->element_count};
+    c->rows = arena_take(&c->memory, raw->row_count * c->data.column_count, sizeof *c->rows);
     c->original = arena_take(&c->memory, raw->row_count * c->score_count, sizeof *c->original);
     c->scores = arena_take(&c->memory, raw->row_count * c->score_count, sizeof *c->scores);
     if (!c->rows || !c->original || !c->scores) return NO_MEMORY(err);
@@ -136,8 +184,9 @@ static ckks_status prepare_rows(compilation *c, ckks_error *err) {
     if ((rc = onnx_interpret(c->original, c->model, raw->values, raw->row_count, err)) != CKKS_OK) return rc;
     if ((rc = ir_peel(g, &c->preprocess, err)) != CKKS_OK) return rc;
     if ((rc = ir_fold(g, err)) != CKKS_OK) return rc;
+    if ((rc = make_elements(c, err)) != CKKS_OK) return rc;
     preprocess_rows(c);
-    c->data = (calibration){c->rows, raw->row_count, raw->column_count};
+    c->data.rows = c->rows;
     if ((rc = graph_observe(g, &c->data, c->scores, err)) != CKKS_OK) return rc;
     return compare_with_original(c, err);
 }

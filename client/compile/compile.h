@@ -40,20 +40,40 @@ void onnx_model_destroy(onnx_model *model);
 uint32_t onnx_model_input_count(const onnx_model *model);
 uint32_t onnx_model_score_count(const onnx_model *model);
 
+/* A number of a raw row, as a table has it. */
+typedef struct onnx_column {
+    const char *name;              /* NULL: the model takes one matrix, whose columns have no names */
+    bool is_text;                  /* the raw number is the index of a category, -1 for any other text */
+    const char *const *categories; /* [category_count] */
+    uint32_t category_count;
+    bool refuses_unknown; /* -1 is no input for this model */
+    bool takes_missing;   /* NaN is filled in by the model */
+} onnx_column;
+/* onnx_model_peek is onnx_model_load for the sake of the columns: operators that cannot run encrypted are no
+ * error. */
+ckks_status onnx_model_peek(onnx_model **out, const char *path, ckks_error *err);
+/* onnx_model_column: index below onnx_model_input_count. Pointers are the model's. */
+onnx_column onnx_model_column(const onnx_model *model, uint32_t index);
+/* onnx_model_is_table: the client does more than hand the numbers over. */
+bool onnx_model_is_table(const onnx_model *model);
+
 /* onnx_interpret evaluates the original model (exact activations, binary64) on rows[row_count][input_count]
- * of raw inputs, as a CSV or npy has them, into scores[row_count][score_count]: compare with decrypted
- * scores, or give them to the same post-processing. CKKS_OUT_OF_RANGE if a score is not finite. */
+ * of raw inputs, as a CSV or npy has them, into scores[row_count][score_count]: what decrypted scores
+ * multiplied by the package's factor (client_score_factor) must be. CKKS_OUT_OF_RANGE if a score is not finite, or a category
+ * is not one that the model takes. */
 ckks_status onnx_interpret(double *scores, const onnx_model *model, const double *rows, uint64_t row_count,
                            ckks_error *err);
 
 /* ---- the compiler ---- */
 
-/* Calibration rows: raw inputs, as the model takes them. Borrowed. */
+/* Calibration rows: raw inputs, as the model takes them: missing values NaN, categories as numbers of
+ * onnx_column. Borrowed. */
 typedef struct compile_calibration {
     const double *values; /* [row_count][column_count] */
     uint64_t row_count;   /* at least 1 */
     uint32_t column_count;
-    const char *const *column_names; /* [column_count], or NULL: a plain tensor (npy, IDX) */
+    const char *const *column_names; /* [column_count], or NULL: a plain tensor (npy, IDX), or the names that
+                                        the model itself has */
 } compile_calibration;
 
 /* How rows lie in ciphertexts. Latency: one row over the slots of few ciphertexts. Throughput: one slot per

@@ -20,8 +20,9 @@ typedef struct compilation {
     onnx_model *model;
     lowered_model lowered;
     ir_preprocess preprocess;
-    ir_graph graph; /* with polynomials */
-    double *rows;   /* preprocessed */
+    ir_graph graph;   /* with polynomials */
+    double *elements; /* of the calibration rows, as the client's steps make them */
+    double *rows;     /* the same after ir_peel's affine step */
     calibration data;
     uint32_t score_count;
     double *original, *scores; /* [row][score]: ONNX, and the polynomial graph's (as decrypted) */

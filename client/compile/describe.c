@@ -1,5 +1,7 @@
 #include "client/compile/describe.h"
 
+#include "client/compile/table.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -15,24 +17,47 @@ static void widen(double *low, double *high, double slack) {
     *low -= slack * span, *high += slack * span;
 }
 
-static ckks_status describe_columns(Ckksd__V1__ModelDescription *d, const compile_calibration *raw,
-                                    double slack, arena *memory, ckks_error *err) {
-    if (!raw->column_names) return CKKS_OK;
+/* the range of a column of numbers; false: it is missing in every row */
+static bool column_range(double *low, double *high, const compile_calibration *raw, uint32_t column) {
+    *low = INFINITY, *high = -INFINITY;
+    for (uint64_t r = 0; r < raw->row_count; r++) {
+        const double x = raw->values[r * raw->column_count + column];
+        if (isnan(x)) continue;
+        *low = fmin(*low, x);
+        *high = fmax(*high, x);
+    }
+    return *low <= *high;
+}
+
+static void describe_column(Ckksd__V1__Column *out, const model_column *column, const char *name,
+                            const compile_calibration *raw, uint32_t number, double slack) {
+    double low, high;
+    ckksd__v1__column__init(out);
+    out->name = UNCONST(char, name);
+    out->has_kind = 1, out->kind = column->is_text ? 2 : 1;
+    out->has_missing_is_imputed = 1, out->missing_is_imputed = column->takes_missing;
+    if (column->is_text) {
+        out->n_categories = column->category_count;
+        out->categories = UNCONST(char *, column->categories);
+        out->has_unknown_is_refused = 1, out->unknown_is_refused = column->refuses_unknown;
+    } else if (column_range(&low, &high, raw, number)) {
+        widen(&low, &high, slack);
+        out->has_minimum = 1, out->minimum = low;
+        out->has_maximum = 1, out->maximum = high;
+    }
+}
+
+static ckks_status describe_columns(Ckksd__V1__ModelDescription *d, const describe_input *in, double slack,
+                                    arena *memory, ckks_error *err) {
+    const compile_calibration *raw = in->raw;
+    if (!raw->column_names && !in->model->columns[0].name) return CKKS_OK;
     Ckksd__V1__Column *columns = arena_take(memory, raw->column_count, sizeof *columns);
     d->columns = arena_take(memory, raw->column_count, sizeof(void *));
     if (!columns || !d->columns) return NO_MEMORY(err);
     for (uint32_t c = 0; c < raw->column_count; c++) {
-        double low = INFINITY, high = -INFINITY;
-        for (uint64_t r = 0; r < raw->row_count; r++) {
-            low = fmin(low, raw->values[r * raw->column_count + c]);
-            high = fmax(high, raw->values[r * raw->column_count + c]);
-        }
-        widen(&low, &high, slack);
-        ckksd__v1__column__init(&columns[c]);
-        columns[c].name = UNCONST(char, raw->column_names[c]);
-        columns[c].has_kind = 1, columns[c].kind = 1;
-        columns[c].has_minimum = 1, columns[c].minimum = low;
-        columns[c].has_maximum = 1, columns[c].maximum = high;
+        const model_column *column = &in->model->columns[c];
+        describe_column(&columns[c], column, column->name ? column->name : raw->column_names[c], raw, c,
+                        slack);
         d->columns[c] = &columns[c];
     }
     d->n_columns = raw->column_count;
@@ -56,18 +81,22 @@ static size_t list_length(const double *values, uint32_t count) {
     return 1;
 }
 
-static ckks_status describe_preprocess(Ckksd__V1__ModelDescription *d, const ir_preprocess *preprocess,
+/* the table's steps, then what ir_peel found */
+static ckks_status describe_preprocess(Ckksd__V1__ModelDescription *d, const describe_input *in,
                                        uint32_t count, arena *memory, ckks_error *err) {
+    const ir_preprocess *preprocess = in->preprocess;
+    const model_table *t = in->model->table;
+    d->preprocess = arena_take(memory, (uint64_t)t->step_count + 1, sizeof(void *));
+    if (!d->preprocess) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < t->step_count; i++) d->preprocess[d->n_preprocess++] = t->steps[i];
     if (!preprocess->is_present) return CKKS_OK;
     Ckksd__V1__PreprocessStep *step = arena_take(memory, 1, sizeof *step);
-    d->preprocess = arena_take(memory, 1, sizeof(void *));
-    if (!step || !d->preprocess) return NO_MEMORY(err);
+    if (!step) return NO_MEMORY(err);
     ckksd__v1__preprocess_step__init(step);
     step->has_kind = 1, step->kind = 1;
     step->n_offset = list_length(preprocess->offset, count), step->offset = preprocess->offset;
     step->n_scale = list_length(preprocess->scale, count), step->scale = preprocess->scale;
-    d->preprocess[0] = step;
-    d->n_preprocess = 1;
+    d->preprocess[d->n_preprocess++] = step;
     return CKKS_OK;
 }
 
@@ -153,9 +182,11 @@ ckks_status describe_model(Ckksd__V1__ModelDescription *out, const describe_inpu
     for (uint32_t i = 1; i < in->graph->count; i++)
         if (in->graph->nodes[i].use_count && in->graph->nodes[i].kind != IR_LINEAR) slack = RANGE_SLACK;
     out->name = UNCONST(char, in->name);
-    if ((rc = describe_columns(out, in->raw, slack, memory, err)) != CKKS_OK) return rc;
-    if ((rc = describe_shape(out, &in->model->input_shape, memory, err)) != CKKS_OK) return rc;
-    if ((rc = describe_preprocess(out, in->preprocess, input->count, memory, err)) != CKKS_OK) return rc;
+    if ((rc = describe_columns(out, in, slack, memory, err)) != CKKS_OK) return rc;
+    if (in->model->input_count == 1 &&
+        (rc = describe_shape(out, &in->model->input_shape, memory, err)) != CKKS_OK)
+        return rc;
+    if ((rc = describe_preprocess(out, in, input->count, memory, err)) != CKKS_OK) return rc;
     if ((rc = describe_layouts(out, in, memory, err)) != CKKS_OK) return rc;
     if ((rc = describe_postprocess(out, in->steps, in->score_scale, memory, err)) != CKKS_OK) return rc;
     widen(&low, &high, slack);

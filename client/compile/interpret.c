@@ -6,6 +6,7 @@
 #include "client/compile/operator.h"
 
 #include <math.h>
+#include <string.h>
 
 ckks_status model_evaluate_node(const onnx_model *m, const model_node *node, bool scores_only,
                                 uint64_t *work_left, tensor *values, arena *memory, ckks_error *err) {
@@ -31,11 +32,26 @@ ckks_status model_evaluate_node(const onnx_model *m, const model_node *node, boo
 ckks_status model_evaluate_start(const onnx_model *m, const double *row, tensor *values, arena *scratch,
                                  ckks_error *err) {
     for (uint32_t i = 0; i < m->value_count; i++) values[i] = m->values[i].constant;
-    tensor *input = &values[m->input];
-    *input = m->input_shape;
-    input->data = arena_take(scratch, input->count, sizeof *input->data);
-    if (!input->data) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
-    for (uint32_t i = 0; i < input->count; i++) input->data[i] = row[i];
+    for (uint32_t k = 0; k < m->input_count; k++) {
+        const model_input *in = &m->inputs[k];
+        tensor *t = &values[in->value];
+        *t = in->shape;
+        t->is_integer = in->is_integer;
+        t->data = arena_take(scratch, t->count, sizeof *t->data);
+        if (!t->data) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
+        for (uint32_t i = 0; i < t->count; i++) {
+            if (in->columns[i] == MODEL_NONE) continue;
+            const model_column *column = &m->columns[in->columns[i]];
+            const double raw = row[in->columns[i]];
+            if (!column->is_text)
+                t->data[i] = raw;
+            else if (raw >= 0 && raw < column->category_count) {
+                const char *text = column->categories[(uint32_t)raw];
+                t->data[i] = model_find_text(m, (const uint8_t *)text, strlen(text));
+            } else
+                t->data[i] = -1;
+        }
+    }
     return CKKS_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "client/compile/lower.h"
 
 #include "client/compile/operator.h"
+#include "client/compile/table.h"
 
 #include <string.h>
 
@@ -75,13 +76,35 @@ bool lower_only_encrypted(const lowering *l, const model_node *node, uint32_t in
     return true;
 }
 
+static const model_node *producer_of(const onnx_model *m, uint32_t value, const char *type) {
+    const uint32_t n = value == MODEL_NONE ? MODEL_NONE : m->values[value].producer;
+    return n != MODEL_NONE && strcmp(m->nodes[n].type, type) == 0 ? &m->nodes[n] : NULL;
+}
+
+/* Classifiers of two classes end in p = Sigmoid(s), Concat(Sub(1, p), p): the client's work. */
+static void find_pairs(lowering *l) {
+    const onnx_model *m = l->model;
+    for (uint32_t n = 0; n < m->node_count; n++) {
+        const model_node *join = &m->nodes[n];
+        if (strcmp(join->type, "Concat") != 0 || join->input_count != 2) continue;
+        const model_node *sub = producer_of(m, join->inputs[0], "Sub");
+        if (!sub || !producer_of(m, join->inputs[1], "Sigmoid") || sub->inputs[1] != join->inputs[1])
+            continue;
+        const tensor *one = sub->inputs[0] == MODEL_NONE ? NULL : &m->values[sub->inputs[0]].constant;
+        if (!one || !one->data || one->count != 1 || one->data[0] != 1) continue;
+        if (m->values[join->inputs[1]].sample.count != 1 || m->values[join->inputs[0]].consumer_count != 1)
+            continue;
+        l->is_pair[n] = l->is_pair[sub - m->nodes] = 1;
+    }
+}
+
 /* backwards: a value is final unless an operator that must run encrypted uses it */
 static void find_final(lowering *l) {
     const onnx_model *m = l->model;
     memset(l->is_final, 1, m->value_count);
     for (uint32_t n = m->node_count; n-- > 0;) {
         const model_node *node = &m->nodes[n];
-        bool is_client = node->op && (node->op->flags & OPERATOR_AFTER_SCORES);
+        bool is_client = node->op && ((node->op->flags & OPERATOR_AFTER_SCORES) || l->is_pair[n]);
         for (uint32_t k = 0; k < node->output_count; k++)
             is_client = is_client && l->is_final[node->outputs[k]];
         for (uint32_t k = 0; !is_client && k < node->input_count; k++)
@@ -136,6 +159,12 @@ static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *e
         for (uint32_t k = 0; k < node->output_count; k++) l->symbols[node->outputs[k]].kind = SYMBOL_CONSTANT;
         return CKKS_OK;
     }
+    if (is_client && l->is_pair[node - l->model->nodes]) {
+        symbol made = l->symbols[node->inputs[1]];
+        made.steps.append_complement = strcmp(node->type, "Concat") == 0;
+        l->symbols[node->outputs[0]] = made;
+        return CKKS_OK;
+    }
     if (is_client && !(node->op->flags & OPERATOR_AFTER_SCORES))
         return lower_refuse(l, node,
                             "it comes after a step that only the client can compute (softmax, label)",
@@ -147,6 +176,7 @@ static bool steps_merge(client_steps *into, const client_steps *from) {
     if (into->link && from->link && into->link != from->link) return false;
     if (!into->link) into->link = from->link;
     into->has_label = into->has_label || from->has_label;
+    into->append_complement = into->append_complement || from->append_complement;
     if (!into->label_count) {
         into->label_count = from->label_count;
         into->labels = from->labels;
@@ -198,25 +228,48 @@ static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *er
     return CKKS_OK;
 }
 
+/* What the client prepares becomes the input; a value that is a part of it, or has another order, is a layer
+ * that picks. */
+static ckks_status lower_table(lowering *l, ckks_error *err) {
+    const model_table *t = l->model->table;
+    ir_node input = {.kind = IR_INPUT,
+                     .count = t->element_count,
+                     .source = l->model->values[l->model->inputs[0].value].name};
+    uint32_t number;
+    if (l->model->input_count == 1) set_shape(&input, &l->model->input_shape);
+    ckks_status rc = ir_append(&number, l->graph, &input, err);
+    for (uint32_t v = 0; v < l->model->value_count && rc == CKKS_OK; v++) {
+        const model_value *value = &l->model->values[v];
+        sparse *matrix;
+        if (!t->picks[v]) continue;
+        bool is_whole = value->sample.count == t->element_count;
+        for (uint32_t i = 0; i < value->sample.count; i++) is_whole = is_whole && t->picks[v][i] == i;
+        l->symbols[v] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = number};
+        if (is_whole) continue;
+        rc = sparse_gather(&matrix, l->memory, value->sample.count, t->element_count, t->picks[v], NULL, err);
+        if (rc == CKKS_OK)
+            rc = ir_linear(&l->symbols[v].node, l->graph, number, matrix, NULL, value->name, err);
+        if (rc == CKKS_OK) set_shape(&l->graph->nodes[l->symbols[v].node], &value->sample);
+    }
+    return rc;
+}
+
 ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ckks_error *err) {
     lowering l = {.model = model, .memory = memory, .graph = &out->graph};
-    ir_node input = {
-        .kind = IR_INPUT, .count = model->input_shape.count, .source = model->values[model->input].name};
-    uint32_t number;
     ckks_status rc;
-    set_shape(&input, &model->input_shape);
     *out = (lowered_model){0};
     ir_init(&out->graph, memory);
     l.symbols = arena_take(memory, model->value_count, sizeof *l.symbols);
     l.is_final = arena_take(memory, model->value_count, 1);
-    if (!l.symbols || !l.is_final)
+    l.is_pair = arena_take(memory, model->node_count, 1);
+    if (!l.symbols || !l.is_final || !l.is_pair)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the graph");
+    find_pairs(&l);
     find_final(&l);
-    if ((rc = ir_append(&number, &out->graph, &input, err)) != CKKS_OK) return rc;
     for (uint32_t i = 0; i < model->value_count; i++)
         if (model->values[i].constant.data) l.symbols[i].kind = SYMBOL_CONSTANT;
-    l.symbols[model->input] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = number};
+    if ((rc = lower_table(&l, err)) != CKKS_OK) return rc;
     for (uint32_t n = 0; n < model->node_count; n++)
-        if ((rc = lower_node(&l, &model->nodes[n], err)) != CKKS_OK) return rc;
+        if (!model->table->is_client[n] && (rc = lower_node(&l, &model->nodes[n], err)) != CKKS_OK) return rc;
     return lower_outputs(out, &l, err);
 }

@@ -57,6 +57,7 @@ typedef struct lowering {
     uint8_t
         *is_final; /* [value_count]: only graph outputs and operators that the client runs use this value */
     uint64_t entry_count; /* of all matrices so far: a small file must not be able to fill the memory */
+    uint8_t *is_pair;     /* [node_count]: part of [1 - p, p] (lower.c) */
 } lowering;
 
 #define LOWERING_ENTRIES_MAX (UINT64_C(1) << 25)

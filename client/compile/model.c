@@ -6,6 +6,7 @@
 
 #include "client/compile/external.h"
 #include "client/compile/operator.h"
+#include "client/compile/table.h"
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
 #include "proto/package.h"
@@ -201,56 +202,32 @@ static ckks_status read_initialisers(onnx_model *m, ckks_error *err) {
         if (!t->name || !*t->name)
             return ckks_error_set(err, CKKS_MALFORMED, "initializer", "number %zu has no name", i);
         if ((rc = value_define(m, &value, t->name, MODEL_NONE, err)) != CKKS_OK) return rc;
-        if ((rc = model_tensor(&m->values[value].constant, m, t, t->name, err)) != CKKS_OK) return rc;
+        m->values[value].is_text = t->data_type == ELEMENT_STRING;
+        rc = m->values[value].is_text
+                 ? model_text_tensor(&m->values[value].constant, m, t, &m->memory, t->name, err)
+                 : model_tensor(&m->values[value].constant, m, t, t->name, err);
+        if (rc != CKKS_OK) return rc;
     }
     return CKKS_OK;
 }
 
-/* The batch axis is the first one where it is symbolic, missing or 1, and there is more than one axis. */
-static ckks_status read_input_shape(onnx_model *m, const Onnx__ValueInfo *info, ckks_error *err) {
-    const Onnx__TensorType *type = info->type ? info->type->tensor_type : NULL;
-    if (!type || !type->shape)
-        return ckks_error_set(err, CKKS_UNSUPPORTED, info->name, "the input's shape is not in the file");
-    int64_t dims[TENSOR_RANK_MAX];
-    const size_t rank = type->shape->n_dim;
-    if (rank == 0 || rank > TENSOR_RANK_MAX)
-        return ckks_error_set(err, CKKS_UNSUPPORTED, info->name, "an input of %zu axes", rank);
-    for (size_t i = 0; i < rank; i++) {
-        const Onnx__Dimension *d = type->shape->dim[i];
-        dims[i] = d->has_dim_value ? d->dim_value : 0;
-        if (i == 0 && rank > 1) {
-            if (dims[0] > 1)
-                return ckks_error_set(
-                    err, CKKS_UNSUPPORTED, info->name,
-                    "a fixed batch of %lld: export with a dynamic batch axis, or a batch of 1",
-                    (long long)dims[0]);
-            dims[0] = 1;
-        }
-        if (dims[i] <= 0)
-            return ckks_error_set(err, CKKS_UNSUPPORTED, info->name,
-                                  "axis %zu has no fixed size: only the batch axis (the first) may vary", i);
-    }
-    return tensor_shape(&m->input_shape, dims, rank, MODEL_ROW_MAX, info->name, err);
-}
-
-static ckks_status read_input(onnx_model *m, ckks_error *err) {
+static ckks_status read_inputs(onnx_model *m, ckks_error *err) {
     const Onnx__Graph *g = m->proto->graph;
     ckks_status rc;
-    m->input = MODEL_NONE;
+    m->inputs = arena_take(&m->memory, g->n_input, sizeof *m->inputs);
+    if (!m->inputs) return NO_MEMORY(err);
     for (size_t i = 0; i < g->n_input; i++) {
         const Onnx__ValueInfo *info = g->input[i];
+        uint32_t value = 0;
         if (!info->name || !*info->name)
             return ckks_error_set(err, CKKS_MALFORMED, "input", "number %zu has no name", i);
         if (model_lookup(m, info->name) != MODEL_NONE)
             continue; /* an initialiser, listed as IR version 3 did */
-        if (m->input != MODEL_NONE)
-            return ckks_error_set(err, CKKS_UNSUPPORTED, info->name,
-                                  "a second input: concatenate the inputs into one vector before export");
-        if ((rc = value_define(m, &m->input, info->name, MODEL_NONE, err)) != CKKS_OK) return rc;
-        if ((rc = read_input_shape(m, info, err)) != CKKS_OK) return rc;
+        if ((rc = value_define(m, &value, info->name, MODEL_NONE, err)) != CKKS_OK) return rc;
+        if ((rc = model_add_input(m, info, value, err)) != CKKS_OK) return rc;
     }
-    if (m->input == MODEL_NONE) return ckks_error_set(err, CKKS_MALFORMED, "graph", "it has no input");
-    return CKKS_OK;
+    if (!m->input_count) return ckks_error_set(err, CKKS_MALFORMED, "graph", "it has no input");
+    return model_finish_inputs(m, err);
 }
 
 static ckks_status read_node_inputs(onnx_model *m, model_node *node, ckks_error *err) {
@@ -364,12 +341,18 @@ static ckks_status read_graph(onnx_model *m, ckks_error *err) {
     if (!m->proto->graph) return ckks_error_set(err, CKKS_MALFORMED, "graph", "the file has no graph");
     if ((rc = read_opsets(m, err)) != CKKS_OK) return rc;
     if ((rc = names_init(m, err)) != CKKS_OK) return rc;
+    if ((rc = model_read_texts(m, err)) != CKKS_OK) return rc;
     if ((rc = read_initialisers(m, err)) != CKKS_OK) return rc;
-    if ((rc = read_input(m, err)) != CKKS_OK) return rc;
+    if ((rc = read_inputs(m, err)) != CKKS_OK) return rc;
     for (uint32_t n = 0; n < m->proto->graph->n_node; n++)
         if ((rc = read_node(m, n, err)) != CKKS_OK) return rc;
     if ((rc = read_outputs(m, err)) != CKKS_OK) return rc;
-    return learn_shapes(m, err);
+    if ((rc = model_infer_texts(m, err)) != CKKS_OK) return rc;
+    m->is_tabulating = true;
+    if ((rc = learn_shapes(m, err)) != CKKS_OK) return rc;
+    rc = table_build(m, err);
+    m->is_tabulating = false;
+    return rc;
 }
 
 ckks_status model_read(onnx_model **out, const void *bytes, size_t size, ckks_error *err) {

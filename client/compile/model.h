@@ -30,6 +30,7 @@ enum {
     ELEMENT_INT16 = 5,
     ELEMENT_INT32 = 6,
     ELEMENT_INT64 = 7,
+    ELEMENT_STRING = 8,
     ELEMENT_BOOL = 9,
     ELEMENT_FLOAT16 = 10,
     ELEMENT_DOUBLE = 11,
@@ -65,6 +66,7 @@ typedef struct model_value {
     uint32_t consumer_count;
     uint32_t producer; /* node, or MODEL_NONE: input or initialiser */
     bool is_defined, is_graph_output;
+    bool is_text; /* elements are numbers of texts (text_pool) */
 } model_value;
 
 struct operator_row;
@@ -78,6 +80,32 @@ typedef struct model_node {
     uint32_t *inputs, *outputs; /* values; MODEL_NONE for an input left out */
 } model_node;
 
+typedef struct model_input {
+    uint32_t value;
+    tensor shape; /* of one row */
+    bool is_text, is_integer;
+    uint32_t *columns; /* [shape.count]: of the raw row, MODEL_NONE: no operator reads this element */
+} model_input;
+
+/* One number of a raw row. */
+typedef struct model_column {
+    const char *name; /* NULL: as the header of the data says */
+    bool is_text;     /* the raw number is an index into `categories`, -1: none of them */
+    bool refuses_unknown, takes_missing;
+    uint32_t category_count;
+    const char **categories;
+} model_column;
+
+/* Texts have numbers, so that tensors stay numbers: a text tensor's data are indices into the pool. -1 is a
+ * text that is nowhere in the model. */
+typedef struct text_pool {
+    uint32_t count, capacity, bucket_count;
+    const char **texts;
+    uint32_t *buckets;
+} text_pool;
+
+struct model_table;
+
 struct onnx_model {
     arena memory;
     Onnx__Model *proto;
@@ -85,8 +113,13 @@ struct onnx_model {
     model_value *values;
     uint32_t node_count;
     model_node *nodes;
-    uint32_t input; /* value */
-    tensor input_shape;
+    uint32_t input_count;
+    model_input *inputs;
+    tensor input_shape;    /* of a raw row: the input's, or [1, columns] where there are several */
+    model_column *columns; /* [input_shape.count] */
+    text_pool texts;
+    bool is_tabulating; /* an unknown category is NaN and no error, while what the client does is found out */
+    struct model_table *table; /* what the client does before encryption (table.h) */
     uint32_t output_count;
     uint32_t *outputs;
     int64_t opset, opset_ml;
@@ -117,6 +150,23 @@ ckks_status model_refuse(onnx_model *m, const model_node *node, const char *reas
                          ckks_error *err);
 /* model_refusal_status: CKKS_UNSUPPORTED naming all refused operators in one message, or CKKS_OK. */
 ckks_status model_refusal_status(const onnx_model *m, ckks_error *err);
+
+/* ---- inputs and texts (model_input.c) ---- */
+
+/* model_add_input appends the input `info`, defined as `value`: shape, type, and its columns. */
+ckks_status model_add_input(onnx_model *m, const Onnx__ValueInfo *info, uint32_t value, ckks_error *err);
+/* model_finish_inputs sets input_shape and columns once all inputs are known. */
+ckks_status model_finish_inputs(onnx_model *m, ckks_error *err);
+/* model_find_text: the number of a text, or -1. */
+double model_find_text(const onnx_model *m, const uint8_t *bytes, size_t size);
+const char *model_text(const onnx_model *m, double number); /* "" for -1 */
+/* model_read_texts gives every text of the file its number. Call before initialisers are read. */
+ckks_status model_read_texts(onnx_model *m, ckks_error *err);
+/* model_text_tensor is tensor_from_message for texts. */
+ckks_status model_text_tensor(tensor *out, const onnx_model *m, const Onnx__Tensor *message, arena *memory,
+                              const char *what, ckks_error *err);
+/* model_infer_texts says of each value whether it is text, and refuses nodes that cannot take one. */
+ckks_status model_infer_texts(onnx_model *m, ckks_error *err);
 
 /*
  * model_evaluate runs one row through nodes, into values[value_count] (data in `scratch`). `scores_only`

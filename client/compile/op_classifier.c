@@ -126,9 +126,19 @@ static double classifier_bias(const classifier *c, uint32_t row) {
     return c->is_mirrored ? (row ? 1.0 : -1.0) * (double)c->intercepts[0] : (double)c->intercepts[row];
 }
 
-/* in place; the same functions as the client's */
-static void apply_link(double *v, uint32_t count, uint32_t link) {
+/* the normal quantile, by halving: the client's */
+static double quantile(double p) {
+    double low = -38, high = 38;
+    for (int i = 0; i < 80; i++) {
+        const double middle = 0.5 * (low + high);
+        *(0.5 * erfc(-middle / 1.4142135623730951) < p ? &low : &high) = middle;
+    }
+    return 0.5 * (low + high);
+}
+
+void classifier_apply_link(double *v, uint32_t count, uint32_t link) {
     double top = -INFINITY, total = 0;
+    for (uint32_t i = 0; link == POST_PROBIT && i < count; i++) v[i] = quantile(v[i]);
     for (uint32_t i = 0; link == POST_SIGMOID && i < count; i++) v[i] = 1 / (1 + exp(-v[i]));
     if (link != POST_SOFTMAX && link != POST_SOFTMAX_ZERO) return;
     for (uint32_t i = 0; i < count; i++) top = fmax(top, v[i]);
@@ -154,7 +164,7 @@ static ckks_status classifier_evaluate(evaluation *e, ckks_error *err) {
     }
     e->out[0]->data[0] = best; /* the class's number: texts have no place in a tensor of numbers */
     e->out[0]->is_integer = true;
-    if (!e->scores_only) apply_link(scores, count, c.link);
+    if (!e->scores_only) classifier_apply_link(scores, count, c.link);
     return CKKS_OK;
 }
 
@@ -213,9 +223,6 @@ static ckks_status classifier_lower(lowering *l, const model_node *node, ckks_er
     symbol scores = {.kind = SYMBOL_CLIENT, .score_value = node->outputs[1]};
     ckks_status rc = classifier_read(&c, node, &l->model->values[node->inputs[0]].sample, err);
     if (rc != CKKS_OK) return rc;
-    if (c.link == POST_PROBIT)
-        return lower_refuse(l, node, "the probit link of these scores is not offered",
-                            "export with post_transform LOGISTIC, SOFTMAX or NONE", err);
     if ((rc = classifier_layer(&made, l, node, &c, err)) != CKKS_OK) return rc;
     if ((rc = ir_append(&scores.node, l->graph, &made, err)) != CKKS_OK) return rc;
     scores.steps.link = c.link;
@@ -234,6 +241,25 @@ static ckks_status after_evaluate(evaluation *e, ckks_error *err) {
     const ckks_status rc = output_like(e, 0, e->in[0], err);
     if (rc == CKKS_OK) memcpy(e->out[0]->data, e->in[0]->data, e->in[0]->count * sizeof *e->in[0]->data);
     return rc;
+}
+
+/* a row is one vector, whatever its axes */
+static ckks_status normalizer_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0];
+    size_t size;
+    const uint8_t *norm = node_text(e->node, "norm", &size);
+    const bool is_max = !norm || text_is(norm, size, "MAX"), is_root = norm && text_is(norm, size, "L2");
+    double total = 0;
+    if (!is_max && !is_root && !text_is(norm, size, "L1")) return node_error(e->node, err, "an unknown norm");
+    const ckks_status rc = output_like(e, 0, x, err);
+    if (rc != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < x->count; i++)
+        total = is_max    ? fmax(total, fabs(x->data[i]))
+                : is_root ? total + x->data[i] * x->data[i]
+                          : total + fabs(x->data[i]);
+    if (is_root) total = sqrt(total);
+    for (uint32_t i = 0; i < x->count; i++) e->out[0]->data[i] = total > 0 ? x->data[i] / total : x->data[i];
+    return CKKS_OK;
 }
 
 static ckks_status zipmap_lower(lowering *l, const model_node *node, ckks_error *err) {
@@ -272,7 +298,7 @@ static ckks_status normalizer_lower(lowering *l, const model_node *node, ckks_er
 const operator_row operators_classifier[] = {
     {"ai.onnx.ml", "Scaler", 1, 1, 1, 0, scaler_evaluate, scaler_lower, NULL},
     {"ai.onnx.ml", "LinearClassifier", 1, 1, 2, 0, classifier_evaluate, classifier_lower, NULL},
-    {"ai.onnx.ml", "Normalizer", 1, 1, 1, OPERATOR_AFTER_SCORES, after_evaluate, normalizer_lower, NULL},
+    {"ai.onnx.ml", "Normalizer", 1, 1, 1, OPERATOR_AFTER_SCORES, normalizer_evaluate, normalizer_lower, NULL},
     {"ai.onnx.ml", "ZipMap", 1, 1, 1, OPERATOR_AFTER_SCORES, after_evaluate, zipmap_lower, NULL},
     {0},
 };

@@ -62,10 +62,19 @@ const operator_row *operator_row_at(uint32_t index);
 
 /* the families */
 extern const operator_row operators_gemm[], operators_window[], operators_normalization[],
-    operators_elementwise[], operators_shape[], operators_classifier[], operators_activation[],
-    operators_output[], operators_move[], operators_reduce[], operators_constant[];
+    operators_elementwise[], operators_shape[], operators_classifier[], operators_encode[],
+    operators_linear[], operators_activation[], operators_output[], operators_move[], operators_reduce[],
+    operators_constant[];
 
 /* ---- help for evaluate ---- */
+
+/* encoder_codes (op_ml_encode.c): what a LabelEncoder maps to what. Texts are numbers of the pool.
+ * *otherwise: NaN where the file does not say what becomes of others. */
+ckks_status encoder_codes(double **keys, double **mapped, uint32_t *count, double *otherwise,
+                          const onnx_model *m, const model_node *node, arena *memory, ckks_error *err);
+
+/* classifier_apply_link: POST_* in place, as the client does it (op_classifier.c). */
+void classifier_apply_link(double *values, uint32_t count, uint32_t link);
 
 /* output_like gives out[index] the shape of `like` and room for its data. */
 ckks_status output_like(evaluation *e, uint32_t index, const tensor *like, ckks_error *err);

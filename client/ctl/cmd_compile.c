@@ -1,7 +1,5 @@
 /* ckksctl compile: the command line of client/compile. */
-#include "client/compile/compile.h"
-#include "client/ctl/ctl.h"
-#include "client/lib/data.h"
+#include "client/ctl/calibration.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -134,9 +132,11 @@ static const struct argp parser = {
     "Turn a trained model into a package that a server evaluates on encrypted inputs.\v"
     "The calibration rows, raw as the model takes them, show which ranges occur: activations become "
     "polynomials that "
-    "hold there, and clients refuse inputs outside. A CSV file's header gives the columns their names, in "
-    "the model's "
-    "order. No row enters the package, but ranges do.\n\n"
+    "hold there, and clients refuse inputs outside. A model of one matrix takes a CSV file's columns in its "
+    "order and their names; a model with an input for each column (scikit-learn pipelines) finds them by "
+    "name. No row enters the package, but ranges do.\n\n"
+    "Imputers, encoders of text, scalers and normalisers at the beginning become steps that the client "
+    "takes before encryption; links, labels and their names at the end, steps after decryption.\n\n"
     "What cannot be compiled is refused, every operator by name, with a way out. The result is proved on "
     "this machine: "
     "some rows run encrypted under a key that is thrown away.\n\n"
@@ -148,32 +148,6 @@ static const struct argp parser = {
     ctl_common_children,
     0,
     0};
-
-/* Calibration rows as the compiler takes them; the memory stays in `file` and `matrix`. */
-static ckks_status load_calibration(compile_calibration *out, data_file *file, data_matrix *matrix,
-                                    const char ***names, const arguments *a, ckks_error *err) {
-    ckks_status rc;
-    uint32_t ignored = 0, count = 0;
-    if ((rc = data_file_read(file, a->calibration, err)) != CKKS_OK) return rc;
-    if (file->format == DATA_CSV) {
-        uint32_t label = 0;
-        ckks_error inner = {0};
-        rc = a->label_column ? csv_find(&label, &file->csv, a->label_column, &inner) : CKKS_OK;
-        if (rc == CKKS_OK) rc = csv_select(matrix, &ignored, &file->csv, NULL, 0, a->label_column, &inner);
-        file_name_error(&inner, a->calibration);
-        if (rc != CKKS_OK) return ckks_error_set(err, rc, inner.field, "%s", inner.message);
-        if (!(*names = calloc(file->csv.column_count, sizeof **names)))
-            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for names");
-        for (uint32_t i = 0; i < file->csv.column_count; i++)
-            if (!a->label_column || strcmp(file->csv.names[i], a->label_column) != 0)
-                (*names)[count++] = file->csv.names[i];
-    } else {
-        *matrix = file->matrix;
-        file->matrix = (data_matrix){0};
-    }
-    *out = (compile_calibration){matrix->values, matrix->row_count, (uint32_t)matrix->column_count, *names};
-    return CKKS_OK;
-}
 
 static void print_refusals(const compile_report *report) {
     const compile_refusal *list = NULL;
@@ -213,9 +187,8 @@ static void output_path(char path[CTL_PATH_MAX], const arguments *a) {
 int command_compile(int argc, char **argv) {
     arguments a = {0};
     ckks_error err = {0};
-    data_file file = {0};
-    data_matrix matrix = {0};
-    const char **names = NULL;
+    calibration_rows rows = {0};
+    onnx_model *model = NULL;
     uint8_t *image = NULL;
     size_t size = 0;
     compile_report *report = NULL;
@@ -225,8 +198,10 @@ int command_compile(int argc, char **argv) {
     a.options.allow_insecure = a.common.allow_insecure;
     a.options.progress = progress, a.options.progress_context = &bar;
     output_path(path, &a);
-    ckks_status rc = load_calibration(&a.options.calibration, &file, &matrix, &names, &a, &err);
+    ckks_status rc = onnx_model_peek(&model, a.options.onnx_path, &err);
+    if (rc == CKKS_OK) rc = calibration_load(&rows, model, a.calibration, a.label_column, &a.common, &err);
     if (rc == CKKS_OK) {
+        a.options.calibration = rows.view;
         rc = compile_model(&image, &size, &report, &a.options, &err);
         ctl_bar_end(&bar.bar);
     }
@@ -244,8 +219,7 @@ int command_compile(int argc, char **argv) {
     }
     compile_report_destroy(report);
     free(image);
-    free(names);
-    data_matrix_fini(&matrix);
-    data_file_fini(&file);
+    calibration_fini(&rows);
+    onnx_model_destroy(model);
     return code;
 }

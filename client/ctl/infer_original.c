@@ -10,6 +10,7 @@ ckks_status clear_original(clear_run *run, const client_model *model, const rows
                            ckks_error *err) {
     ckks_status rc;
     onnx_model *original = NULL;
+    const double factor = client_score_factor(model); /* as decrypted scores are */
     if ((rc = onnx_model_load(&original, onnx_path, err)) != CKKS_OK) goto out;
     if (onnx_model_input_count(original) != data->width ||
         onnx_model_score_count(original) != model->score_count) {
@@ -30,6 +31,7 @@ ckks_status clear_original(clear_run *run, const client_model *model, const rows
         rc = onnx_interpret(run->original + i * model->score_count, original, data->values + i * data->width,
                             1, err);
         if (rc != CKKS_OK) goto out;
+        for (uint32_t k = 0; k < model->score_count; k++) run->original[i * model->score_count + k] /= factor;
         run->original_ms[i] = (double)(rpc_now_ns() - begin_ns) * 1e-6;
     }
     run->has_original = true;

@@ -24,7 +24,10 @@ static ckks_status model_columns(data_column **out, const client_model *model, c
         (*out)[i] = (data_column){.name = d->columns[i]->name,
                                   .is_categorical = d->columns[i]->kind == 2,
                                   .categories = (const char *const *)d->columns[i]->categories,
-                                  .category_count = (uint32_t)d->columns[i]->n_categories};
+                                  .category_count = (uint32_t)d->columns[i]->n_categories,
+                                  .refuses_unknown = d->columns[i]->unknown_is_refused,
+                                  .refuses_missing = d->columns[i]->has_missing_is_imputed &&
+                                                     !d->columns[i]->missing_is_imputed};
     return CKKS_OK;
 }
 
@@ -39,8 +42,8 @@ static ckks_status from_csv(data_matrix *matrix, rows *out, const data_file *fil
     free(columns);
     if (rc != CKKS_OK) return rc;
     if (ignored)
-        ctl_note(options, "%s: %u columns that the model does not know are ignored", base_name(source->path),
-                 ignored);
+        ctl_note(options, "%s: %u column%s that the model does not know %s ignored", base_name(source->path),
+                 ignored, ignored == 1 ? "" : "s", ignored == 1 ? "is" : "are");
     if (!source->label_column || source->labels_path) return CKKS_OK;
     if ((rc = csv_find(&label, &file->csv, source->label_column, err)) != CKKS_OK) return rc;
     out->has_labels = true;

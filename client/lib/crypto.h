@@ -54,7 +54,13 @@ void client_model_destroy(client_model *model); /* accepts NULL */
 /* client_model_label_count: classes that postprocessing names; 0 = the scores themselves are the result. */
 uint32_t client_model_label_count(const client_model *model);
 
-/* ---- rows in, scores out (crypto_process.c): pure ---- */
+/* ---- rows in, scores out (crypto_preprocess.c, crypto_process.c): pure ---- */
+
+/* client_apply_steps runs preprocessing steps, as package.proto defines them, over a row in heap memory,
+ * which may move and change its length; the caller frees *values, also after an error. CKKS_OUT_OF_RANGE for
+ * a category that a step does not know. */
+ckks_status client_apply_steps(double **values, size_t *count, Ckksd__V1__PreprocessStep *const *steps,
+                               size_t step_count, ckks_error *err);
 
 /* client_preprocess turns one raw row [raw_count] into elements [element_count], checking the declared ranges
  * of columns and elements. CKKS_OUT_OF_RANGE naming the column or element. */
@@ -74,6 +80,10 @@ typedef struct client_prediction {
 ckks_status client_postprocess(client_prediction *out, const client_model *model, const double *scores,
                                ckks_error *err);
 void client_prediction_fini(client_prediction *prediction);
+
+/* client_score_factor: by what the client multiplies a decrypted score, before anything else; 1 for most
+ * models. Scores of the original model divided by it are what decryption gives. */
+double client_score_factor(const client_model *model);
 
 /* client_promised_step: 1, 2 or 5 times a power of ten, the smallest not below the promised error; 0 without
  * a promise. client_round rounds scores to multiples of it. */

@@ -1,9 +1,6 @@
 /*
- * What happens to a row before encryption and to scores after decryption. Pure arithmetic in binary64, the
- * same on every machine but for libm's last bit.
- *
- * Preprocessing steps see the row as the previous step left it; an affine step computes (x - offset) * scale,
- * here and after decryption. Categorical columns arrive as the index of their category, -1 when unknown.
+ * Where elements go in slots, and what happens to scores after decryption. Pure arithmetic in binary64, the
+ * same on every machine but for libm's last bit. An affine step computes (x - offset) * scale.
  */
 #include "client/lib/crypto.h"
 
@@ -13,8 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STEP_AFFINE = 1, STEP_ONE_HOT, STEP_IMPUTE, STEP_NORMALISE, STEP_SELECT };
-enum { NORM_L1 = 1, NORM_L2, NORM_MAX };
 enum {
     POST_AFFINE = 1,
     POST_SOFTMAX,
@@ -27,13 +22,6 @@ enum {
 };
 enum { LAYOUT_LATENCY = 1, LAYOUT_THROUGHPUT = 2 };
 
-#define ROW_MAX (1u << 24)
-
-typedef struct row_buffer {
-    double *values;
-    size_t count;
-} row_buffer;
-
 /* list[i], the one value for all, or a default where the list is empty */
 static double pick(const double *list, size_t count, size_t i, double absent) {
     return count == 0 ? absent : count == 1 ? list[0] : list[i];
@@ -42,147 +30,6 @@ static double pick(const double *list, size_t count, size_t i, double absent) {
 static ckks_status check_width(size_t list, size_t width, const char *field, ckks_error *err) {
     if (list <= 1 || list == width) return CKKS_OK;
     return ckks_error_set(err, CKKS_MALFORMED, field, "%zu values for %zu elements", list, width);
-}
-
-static ckks_status step_one_hot(row_buffer *row, const Ckksd__V1__PreprocessStep *step, ckks_error *err) {
-    const size_t column = step->column, k = step->n_values;
-    if (column >= row->count || k == 0 || k > ROW_MAX - row->count)
-        return ckks_error_set(err, CKKS_MALFORMED, "column", "one-hot of element %zu into %zu", column, k);
-    double *wide = malloc((row->count - 1 + k) * sizeof *wide);
-    if (!wide) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
-    bool is_known = false;
-    for (size_t j = 0; j < k; j++) {
-        const bool hit = row->values[column] == step->values[j];
-        wide[column + j] = hit ? 1.0 : 0.0;
-        is_known |= hit;
-    }
-    if (!is_known && step->unknown_is_error) {
-        free(wide);
-        return ckks_error_set(err, CKKS_OUT_OF_RANGE, "",
-                              "element %zu has a category that the model does not know", column);
-    }
-    memcpy(wide, row->values, column * sizeof *wide);
-    memcpy(wide + column + k, row->values + column + 1, (row->count - column - 1) * sizeof *wide);
-    free(row->values);
-    row->values = wide;
-    row->count += k - 1;
-    return CKKS_OK;
-}
-
-static ckks_status step_select(row_buffer *row, const Ckksd__V1__PreprocessStep *step, ckks_error *err) {
-    if (step->n_index == 0 || step->n_index > ROW_MAX)
-        return ckks_error_set(err, CKKS_MALFORMED, "index", "selects %zu elements", step->n_index);
-    double *chosen = malloc(step->n_index * sizeof *chosen);
-    if (!chosen) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
-    for (size_t i = 0; i < step->n_index; i++) {
-        if (step->index[i] >= row->count) {
-            free(chosen);
-            return ckks_error_set(err, CKKS_MALFORMED, "index", "element %u of %zu", step->index[i],
-                                  row->count);
-        }
-        chosen[i] = row->values[step->index[i]];
-    }
-    free(row->values);
-    row->values = chosen;
-    row->count = step->n_index;
-    return CKKS_OK;
-}
-
-static void step_normalise(row_buffer *row, uint32_t norm) {
-    double total = 0;
-    for (size_t i = 0; i < row->count; i++) {
-        const double x = fabs(row->values[i]);
-        total = norm == NORM_MAX ? fmax(total, x) : total + (norm == NORM_L2 ? x * x : x);
-    }
-    if (norm == NORM_L2) total = sqrt(total);
-    if (total == 0) return;
-    for (size_t i = 0; i < row->count; i++) row->values[i] /= total;
-}
-
-static ckks_status apply_step(row_buffer *row, const Ckksd__V1__PreprocessStep *step, ckks_error *err) {
-    ckks_status rc;
-    switch (step->kind) {
-    case STEP_AFFINE:
-        if ((rc = check_width(step->n_offset, row->count, "offset", err)) != CKKS_OK) return rc;
-        if ((rc = check_width(step->n_scale, row->count, "scale", err)) != CKKS_OK) return rc;
-        for (size_t i = 0; i < row->count; i++)
-            row->values[i] = (row->values[i] - pick(step->offset, step->n_offset, i, 0)) *
-                             pick(step->scale, step->n_scale, i, 1);
-        return CKKS_OK;
-    case STEP_ONE_HOT:
-        return step_one_hot(row, step, err);
-    case STEP_IMPUTE:
-        if ((rc = check_width(step->n_values, row->count, "values", err)) != CKKS_OK) return rc;
-        for (size_t i = 0; i < row->count; i++)
-            if (isnan(row->values[i])) row->values[i] = pick(step->values, step->n_values, i, (double)NAN);
-        return CKKS_OK;
-    case STEP_NORMALISE:
-        if (step->norm < NORM_L1 || step->norm > NORM_MAX) break;
-        step_normalise(row, step->norm);
-        return CKKS_OK;
-    case STEP_SELECT:
-        return step_select(row, step, err);
-    default:
-        break;
-    }
-    return ckks_error_set(err, CKKS_UNSUPPORTED, "preprocess",
-                          "step of kind %u: this client is too old for the model", step->kind);
-}
-
-/* Raw values against what the columns declare. A missing value passes: a step may impute it. */
-static ckks_status check_columns(const client_model *model, const double *row, ckks_error *err) {
-    const Ckksd__V1__ModelDescription *d = model->description;
-    for (uint32_t i = 0; i < d->n_columns; i++) {
-        const Ckksd__V1__Column *c = d->columns[i];
-        if ((c->has_minimum && row[i] < c->minimum) || (c->has_maximum && row[i] > c->maximum))
-            return ckks_error_set(err, CKKS_OUT_OF_RANGE, c->name ? c->name : "",
-                                  "%g is outside of %g to %g, which the model was made for", row[i],
-                                  c->has_minimum ? c->minimum : -INFINITY,
-                                  c->has_maximum ? c->maximum : INFINITY);
-        if (isinf(row[i]))
-            return ckks_error_set(err, CKKS_OUT_OF_RANGE, c->name ? c->name : "", "infinity is no input");
-    }
-    return CKKS_OK;
-}
-
-static ckks_status check_elements(const client_model *model, const double *elements, ckks_error *err) {
-    const Ckksd__V1__ModelDescription *d = model->description;
-    for (uint32_t i = 0; i < model->element_count; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "element %u", i);
-        const char *field =
-            d->n_columns == model->element_count && d->columns[i]->name ? d->columns[i]->name : name;
-        if (!isfinite(elements[i]))
-            return ckks_error_set(err, CKKS_OUT_OF_RANGE, field, "the value is missing or not finite");
-        if ((d->has_minimum && elements[i] < d->minimum) || (d->has_maximum && elements[i] > d->maximum))
-            return ckks_error_set(
-                err, CKKS_OUT_OF_RANGE, field,
-                "%g after preprocessing is outside of %g to %g: encrypted, it would spoil every result",
-                elements[i], d->minimum, d->maximum);
-    }
-    return CKKS_OK;
-}
-
-ckks_status client_preprocess(double *elements, const client_model *model, const double *row,
-                              ckks_error *err) {
-    const Ckksd__V1__ModelDescription *d = model->description;
-    ckks_status rc;
-    row_buffer r = {malloc((size_t)model->raw_count * sizeof *r.values), model->raw_count};
-    if (!r.values) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
-    memcpy(r.values, row, r.count * sizeof *r.values);
-    if ((rc = check_columns(model, row, err)) != CKKS_OK) goto out;
-    for (size_t i = 0; i < d->n_preprocess; i++)
-        if ((rc = apply_step(&r, d->preprocess[i], err)) != CKKS_OK) goto out;
-    if (r.count != model->element_count) {
-        rc = ckks_error_set(err, CKKS_MALFORMED, "preprocess", "gives %zu elements, the layout takes %u",
-                            r.count, model->element_count);
-        goto out;
-    }
-    if ((rc = check_elements(model, r.values, err)) != CKKS_OK) goto out;
-    memcpy(elements, r.values, r.count * sizeof *r.values);
-out:
-    free(r.values);
-    return rc;
 }
 
 /* ---- layout ---- */
@@ -266,6 +113,13 @@ bool client_scores_are_plausible(const client_model *model, const double *scores
 }
 
 /* ---- precision ---- */
+
+double client_score_factor(const client_model *model) {
+    const Ckksd__V1__ModelDescription *d = model->description;
+    if (!d->n_postprocess) return 1;
+    const Ckksd__V1__PostprocessStep *s = d->postprocess[0];
+    return s->kind == POST_AFFINE && s->n_scale == 1 && s->n_offset == 0 ? s->scale[0] : 1;
+}
 
 double client_promised_step(const client_model *model) {
     const Ckksd__V1__ModelDescription *d = model->description;

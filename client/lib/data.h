@@ -73,6 +73,8 @@ typedef struct data_column {
     bool is_categorical; /* the cell's text is looked up; the value is the category's index, -1 if unknown */
     const char *const *categories;
     uint32_t category_count;
+    bool refuses_unknown; /* a text that is no category is an error naming line and value, not -1 */
+    bool refuses_missing; /* nothing fills a missing value in: an error naming the line, not NaN or -1 */
 } data_column;
 
 /*

@@ -250,17 +250,33 @@ ckks_status csv_find(uint32_t *index, const csv_table *table, const char *name, 
     return CKKS_OK;
 }
 
+static ckks_status category_value(double *out, const char *cell, const data_column *column, uint32_t line,
+                                  ckks_error *err) {
+    double number;
+    for (uint32_t k = 0; k < column->category_count; k++)
+        if (!strcmp(cell, column->categories[k])) {
+            *out = k;
+            return CKKS_OK;
+        }
+    *out = -1;
+    if (column->refuses_missing && csv_number(&number, cell) && isnan(number))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, column->name,
+                              "line %u: the value is missing, and the model fills none in here", line);
+    if (column->refuses_unknown)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, column->name,
+                              "line %u: \"%.40s\" is a category that the model does not know", line, cell);
+    return CKKS_OK;
+}
+
 static ckks_status cell_value(double *out, const char *cell, const data_column *column, const char *name,
                               uint32_t line, ckks_error *err) {
-    if (column && column->is_categorical) {
-        *out = -1;
-        for (uint32_t k = 0; k < column->category_count; k++)
-            if (!strcmp(cell, column->categories[k])) *out = k;
-        return CKKS_OK;
-    }
+    if (column && column->is_categorical) return category_value(out, cell, column, line, err);
     if (!csv_number(out, cell))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, name, "line %u: \"%.40s\" is not a number", line,
                               cell);
+    if (column && column->refuses_missing && isnan(*out))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, name,
+                              "line %u: the value is missing, and the model fills none in here", line);
     return CKKS_OK;
 }
 

@@ -4,7 +4,7 @@
 # demo or test, which use the committed files.
 #
 #   MNIST_DIR       folder of the MNIST IDX files (gzip); without it the digits are left as they are
-#   CREDIT_G_ARFF   credit-g.arff; without it, taken from Debian's package weka
+#   WEKA_DIR        folder of credit-g.arff and diabetes.arff; without it, taken from Debian's package weka
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -16,19 +16,21 @@ if [ ! -x "$python" ]; then
     "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt"
 fi
 
-arff=${CREDIT_G_ARFF:-$venv/credit-g.arff}
-if [ ! -e "$arff" ]; then
+weka=${WEKA_DIR:-$venv/weka}
+if [ ! -e "$weka/credit-g.arff" ] || [ ! -e "$weka/diabetes.arff" ]; then
     fetched=$(mktemp -d)
     trap 'rm -rf "$fetched"' EXIT
     (cd "$fetched" && apt-get download -q weka >/dev/null && dpkg-deb -x weka_*.deb .)
-    cp "$fetched/usr/share/doc/weka/examples/credit-g.arff" "$arff"
+    mkdir -p "$weka"
+    cp "$fetched"/usr/share/doc/weka/examples/{credit-g,diabetes}.arff "$weka"
 fi
 
 # one thread, so that sums are taken in the same order every time
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 "$python" "$here/reference.py" # tests/data/onnx
 "$python" "$here/breast_cancer.py"
-"$python" "$here/credit_g.py" "$arff"
+"$python" "$here/credit_g.py" "$weka/credit-g.arff"
+"$python" "$here/tables.py" "$weka" # also tests/data/tables
 "$python" "$here/retrieval.py"
 if [ -n "${MNIST_DIR:-}" ]; then
     "$python" "$here/mnist.py" "$MNIST_DIR"

@@ -336,7 +336,7 @@ static void csv_refuses_text_that_could_shift_values(void **state) {
 static void csv_missing_values_are_nan_and_categories_indices(void **state) {
     (void)state;
     static const char *const colours[] = {"red", "green"};
-    const data_column wanted[] = {{.name = "x"}, {"colour", true, colours, 2}};
+    const data_column wanted[] = {{.name = "x"}, {"colour", true, colours, 2, false, false}};
     csv_table t;
     data_matrix m;
     uint32_t ignored;

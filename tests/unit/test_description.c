@@ -155,7 +155,7 @@ LIE(shape_unlike_columns) {
     d->n_input_shape = 1, d->input_shape = shape;
 }
 LIE(step_unknown) {
-    d->preprocess[0]->kind = 6;
+    d->preprocess[0]->kind = 9;
 }
 LIE(step_offsets_too_few) {
     d->preprocess[0]->n_offset = 3;
