@@ -121,7 +121,7 @@ static void run_program(double *scores, const subject *s, const double *row) {
     double *output = calloc(full, sizeof *output);
     assert_int_equal(s->client->input_count, 1);
     must(client_preprocess(elements, s->client, row, &err), &err);
-    must(client_slots(packed, s->client, elements, 1, &err), &err);
+    must(client_slots(packed, s->client, elements, 1, 0, &err), &err);
     for (uint32_t i = 0; i < full; i++) input[i] = packed[i % slots];
     must(plan_interpret(&output, &s->package->plan, (const double *const[]){input}, &err), &err);
     must(client_scores(scores, s->client, (const double *const[]){output}, 1, &err), &err);
