@@ -16,36 +16,49 @@ static bool is_uniform(double *factor, const ir_node *n, uint32_t term) {
     return true;
 }
 
-/* the value of `node` where `from` is x; false if it is no function of `from` alone. `budget` bounds the
- * nodes visited: shared sub-expressions are visited once for each use. */
-static bool value_at(double *out, const ir_graph *g, uint32_t node, uint32_t from, double x,
-                     uint32_t *budget) {
-    const ir_node *n = &g->nodes[node];
+typedef struct walk {
+    const ir_graph *graph;
+    uint32_t from, count; /* x, and its elements */
+    double x;
+    uint32_t budget; /* nodes left to visit: shared sub-expressions are visited once for each use */
+} walk;
+
+static bool node_value(double *out, walk *w, const ir_node *n);
+
+/* the value of a node where `from` is x; false if it is no function of `from` alone */
+static bool value_at(double *out, walk *w, uint32_t node) {
+    *out = w->x;
+    if (node == w->from) return true;
+    if (node < w->from || w->budget == 0) return false;
+    w->budget--;
+    return node_value(out, w, &w->graph->nodes[node]);
+}
+
+static bool linear_value(double *out, walk *w, const ir_node *n) {
+    double sum = n->bias[0], factor, value;
+    for (uint32_t i = 1; i < n->count; i++)
+        if (n->bias[i] != n->bias[0]) return false;
+    for (uint32_t t = 0; t < n->term_count; t++) {
+        if (!is_uniform(&factor, n, t) || !value_at(&value, w, n->terms[t].from)) return false;
+        sum += factor * value;
+    }
+    *out = sum;
+    return true;
+}
+
+/* recursion is bounded by the budget */
+static bool node_value(double *out, walk *w, const ir_node *n) {
     double a, b;
-    if (node == from) {
-        *out = x;
-        return true;
-    }
-    if (node < from || *budget == 0 || n->count != g->nodes[from].count) return false;
-    --*budget;
+    if (n->count != w->count) return false;
     switch (n->kind) {
-    case IR_LINEAR: {
-        double sum = n->bias[0];
-        for (uint32_t i = 1; i < n->count; i++)
-            if (n->bias[i] != n->bias[0]) return false;
-        for (uint32_t t = 0; t < n->term_count; t++) {
-            if (!is_uniform(&a, n, t) || !value_at(&b, g, n->terms[t].from, from, x, budget)) return false;
-            sum += a * b;
-        }
-        *out = sum;
-        return true;
-    }
+    case IR_LINEAR:
+        return linear_value(out, w, n);
     case IR_PRODUCT:
-        if (!value_at(&a, g, n->a, from, x, budget) || !value_at(&b, g, n->b, from, x, budget)) return false;
+        if (!value_at(&a, w, n->a) || !value_at(&b, w, n->b)) return false;
         *out = a * b;
         return true;
     case IR_ACTIVATION:
-        if (!value_at(&a, g, n->a, from, x, budget)) return false;
+        if (!value_at(&a, w, n->a)) return false;
         *out = ir_function_value(n->function, n->parameters, a);
         return true;
     default:
@@ -53,21 +66,18 @@ static bool value_at(double *out, const ir_graph *g, uint32_t node, uint32_t fro
     }
 }
 
-static bool product_at(double *out, const ir_graph *g, uint32_t a, uint32_t b, uint32_t from, double x) {
-    uint32_t budget = GATE_NODES;
-    double left, right;
-    if (!value_at(&left, g, a, from, x, &budget) || !value_at(&right, g, b, from, x, &budget)) return false;
-    *out = left * right;
-    return true;
+static bool made_at(double *out, const ir_graph *g, const ir_node *made, uint32_t from, double x) {
+    walk w = {g, from, g->nodes[from].count, x, GATE_NODES};
+    return node_value(out, &w, made);
 }
 
 /* does outer * f(inner * x) agree with the product on the grid? */
-static bool agrees(const gate *candidate, const ir_graph *g, uint32_t a, uint32_t b) {
+static bool agrees(const gate *candidate, const ir_graph *g, const ir_node *made) {
     static const double none[IR_PARAMETERS];
     for (int i = 0; i < GATE_GRID; i++) {
         const double x = -8 + 16.0 * i / (GATE_GRID - 1) + 0.013;
         double value;
-        if (!product_at(&value, g, a, b, candidate->from, x)) return false;
+        if (!made_at(&value, g, made, candidate->from, x)) return false;
         const double mine =
             candidate->outer * ir_function_value(candidate->function, none, candidate->inner * x);
         /* exporters write their constants in binary32 */
@@ -76,37 +86,45 @@ static bool agrees(const gate *candidate, const ir_graph *g, uint32_t a, uint32_
     return true;
 }
 
-static bool find_from(gate *out, const ir_graph *g, uint32_t a, uint32_t b, uint32_t from) {
+static bool find_from(gate *out, const ir_graph *g, const ir_node *made, uint32_t from) {
     static const ir_function functions[] = {IR_SILU, IR_GELU, IR_GELU_TANH, IR_HARD_SWISH, IR_MISH};
     double far, near;
     *out = (gate){.from = from, .inner = 1};
     /* each is close to x far to the right */
-    if (!product_at(&far, g, a, b, from, 64) || !isfinite(far) || far == 0) return false;
+    if (!made_at(&far, g, made, from, 64) || !isfinite(far) || far == 0) return false;
     out->outer = far / 64;
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         out->function = functions[i];
-        if (agrees(out, g, a, b)) return true;
+        if (agrees(out, g, made)) return true;
     }
     /* x * sigmoid(s x) = silu(s x) / s */
-    if (!product_at(&near, g, a, b, from, 1)) return false;
+    if (!made_at(&near, g, made, from, 1)) return false;
     const double share = near / out->outer;
     if (!(share > 0.5 && share < 0.9999)) return false;
     out->function = IR_SILU;
     out->inner = log(share / (1 - share));
     out->outer /= out->inner;
-    return agrees(out, g, a, b);
+    return agrees(out, g, made);
 }
 
-bool gate_find(gate *out, const ir_graph *g, uint32_t a, uint32_t b) {
-    /* x is among what a and b are computed from; the nearest that both are functions of */
-    uint32_t seen[GATE_NODES] = {a, b}, count = 2;
-    if (a == b) return false;
+/* lists what a node is computed from, at most `room` of it; returns how many */
+static uint32_t operands(uint32_t *out, const ir_node *n, uint32_t room) {
+    uint32_t count = 0;
+    if (n->kind == IR_PRODUCT || n->kind == IR_ACTIVATION) out[count++] = n->a;
+    if (n->kind == IR_PRODUCT) out[count++] = n->b;
+    for (uint32_t t = 0; n->kind == IR_LINEAR && t < n->term_count && count < room; t++)
+        out[count++] = n->terms[t].from;
+    return count;
+}
+
+bool gate_find(gate *out, const ir_graph *g, const ir_node *made) {
+    /* x is among what it is computed from: the nearest that it is a function of */
+    uint32_t seen[GATE_NODES], count = operands(seen, made, GATE_NODES);
+    double value;
+    if (made->kind == IR_PRODUCT && made->a == made->b) return false;
     for (uint32_t i = 0; i < count; i++) {
-        const ir_node *n = &g->nodes[seen[i]];
-        uint32_t before[3] = {n->a, n->b},
-                 before_count = n->kind == IR_PRODUCT ? 2 : n->kind == IR_ACTIVATION;
-        for (uint32_t t = 0; n->kind == IR_LINEAR && t < n->term_count && t < 3; t++)
-            before[before_count++] = n->terms[t].from;
+        uint32_t before[4];
+        const uint32_t before_count = operands(before, &g->nodes[seen[i]], 4);
         for (uint32_t k = 0; k < before_count; k++) {
             bool is_known = false;
             for (uint32_t j = 0; j < count; j++) is_known = is_known || seen[j] == before[k];
@@ -119,8 +137,7 @@ bool gate_find(gate *out, const ir_graph *g, uint32_t a, uint32_t b) {
         for (uint32_t i = 1; i < count; i++)
             if (seen[i] > seen[nearest]) nearest = i;
         const uint32_t from = seen[nearest];
-        double value;
-        if (product_at(&value, g, a, b, from, 1)) return find_from(out, g, a, b, from);
+        if (made_at(&value, g, made, from, 1)) return find_from(out, g, made, from);
         seen[nearest] = 0;
     }
     return false;

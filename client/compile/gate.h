@@ -14,9 +14,9 @@ typedef struct gate {
     double inner, outer;
 } gate;
 
-/* gate_find says whether a[i] * b[i] is such a function of an earlier node, element by element, whatever
- * operators spell it. It compares values, not spellings: the product is evaluated over a grid, so that any
- * order of factors and constants is found. */
-bool gate_find(gate *out, const ir_graph *g, uint32_t a, uint32_t b);
+/* gate_find says whether `made`, a product or a sum about to be appended, is such a function of an earlier
+ * node, element by element, whatever operators spell it. It compares values, not spellings: what `made`
+ * computes is evaluated over a grid, so that any order of factors and constants is found. */
+bool gate_find(gate *out, const ir_graph *g, const ir_node *made);
 
 #endif

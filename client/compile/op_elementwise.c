@@ -126,7 +126,7 @@ static ckks_status lower_encrypted_product(lowering *l, const model_node *node, 
     ckks_status rc = broadcast_node(&made.a, l, node, 0, p->a, err);
     if (rc == CKKS_OK) rc = broadcast_node(&made.b, l, node, 1, p->b, err);
     if (rc != CKKS_OK) return rc;
-    if (gate_find(&found, l->graph, made.a, made.b)) return lower_gate(l, node, &found, err);
+    if (gate_find(&found, l->graph, &made)) return lower_gate(l, node, &found, err);
     return lower_append(l, node, &made, err);
 }
 
@@ -148,6 +148,8 @@ static ckks_status lower_encrypted_sum(lowering *l, const model_node *node, cons
         if (rc != CKKS_OK) return rc;
         made.terms[side] = (ir_term){lower_symbol(l, node, side)->node, matrix};
     }
+    gate found;
+    if (gate_find(&found, l->graph, &made)) return lower_gate(l, node, &found, err);
     return lower_append(l, node, &made, err);
 }
 

@@ -30,7 +30,11 @@ static double read_number(FILE *file) {
 }
 
 void onnx_case_read(onnx_case *out, const char *name) {
-    snprintf(out->path, sizeof out->path, "tests/data/onnx/%s.txt", name);
+    onnx_case_read_from(out, "tests/data/onnx", name);
+}
+
+void onnx_case_read_from(onnx_case *out, const char *folder, const char *name) {
+    snprintf(out->path, sizeof out->path, "%s/%s.txt", folder, name);
     FILE *file = fopen(out->path, "r");
     CKKS_ASSERT(file != NULL);
     out->row_count = (unsigned)read_number(file);
@@ -45,5 +49,5 @@ void onnx_case_read(onnx_case *out, const char *name) {
             out->outputs[r * out->output_count + i] = read_number(file);
     }
     fclose(file);
-    snprintf(out->path, sizeof out->path, "tests/data/onnx/%s.onnx", name);
+    snprintf(out->path, sizeof out->path, "%s/%s.onnx", folder, name);
 }

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #define ONNX_CASE_ROWS_MAX  8
-#define ONNX_CASE_WIDTH_MAX 64
+#define ONNX_CASE_WIDTH_MAX 160
 
 extern const char *const onnx_cases[]; /* names, ends in NULL */
 
@@ -18,5 +18,6 @@ typedef struct onnx_case {
 
 /* aborts the test if the file is not as it should be */
 void onnx_case_read(onnx_case *out, const char *name);
+void onnx_case_read_from(onnx_case *out, const char *folder, const char *name);
 
 #endif
