@@ -19,6 +19,7 @@
 #define DEFAULT_TARGET_ERROR 0.01
 #define DEFAULT_RANGE_MARGIN 0.25
 #define DEFAULT_CHECK_ROWS   8u
+#define DEFAULT_CHECK_NS     UINT64_C(3000000000)
 /* elements and scores beyond this size are scaled by powers of two */
 #define INPUT_SIZE_MAX 16.0
 #define SCORE_SIZE_MAX 64.0
@@ -62,7 +63,7 @@ static ckks_status check_options(compilation *c, const compile_options *options,
     if (o->layout == COMPILE_LAYOUT_AUTO && !o->batch)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "batch",
                               "the layout is chosen by the batch: how many rows?");
-    if (!o->check_rows) o->check_rows = DEFAULT_CHECK_ROWS;
+    if (!o->check_rows) o->check_rows = DEFAULT_CHECK_ROWS, c->check_limit_ns = DEFAULT_CHECK_NS;
     if (o->check_rows > o->calibration.row_count) o->check_rows = (uint32_t)o->calibration.row_count;
     return CKKS_OK;
 }
@@ -322,8 +323,10 @@ static ckks_status emit_program(compilation *c, ckks_error *err) {
 static ckks_status try_parameters(compilation *c, ckks_error *err) {
     const double allowed = PROMISE_SHARE * compile_score_range(c) / c->score_scale;
     const workload_progress report = {c->options.progress, c->options.progress_context};
-    const prove_rows rows = {
-        c->rows, c->scores, c->data.row_count, c->data.column_count, c->score_count, c->options.check_rows};
+    const prove_rows rows = {c->rows,           c->scores,
+                             c->data.row_count, c->data.column_count,
+                             c->score_count,    c->options.check_rows,
+                             c->check_limit_ns};
     progress(c, "lay out", 0, 1);
     ckks_status rc = emit_program(c, err);
     if (rc != CKKS_OK) return rc;

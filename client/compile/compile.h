@@ -98,7 +98,8 @@ typedef struct compile_options {
     double range_margin;    /* how much wider than the calibration rows show polynomials must hold, as a share
                                of the range; default 0.25 */
     uint64_t key_budget_bytes; /* evaluation keys, as they travel, take at most so much; 0: no limit */
-    uint32_t check_rows; /* calibration rows to run encrypted before the package is written; default 8 */
+    uint32_t check_rows; /* calibration rows to run encrypted before the package is written; default 8, or
+                            as many as three seconds allow, at least two */
     uint32_t layout;     /* compile_layout; default latency */
     uint64_t batch;      /* rows that come together, for the choice of layout and of the ring */
     void (*progress)(void *context, const char *stage, uint64_t done, uint64_t total); /* may be NULL */

@@ -57,21 +57,43 @@ void ir_count_uses(ir_graph *g) {
 
 /* ---- folding ---- */
 
-/* node += matrix * (what `inner` computes) */
-static ckks_status absorb(ir_graph *g, ir_node *node, const sparse *matrix, const ir_node *inner,
-                          ckks_error *err) {
-    ir_term *terms = arena_take(g->memory, (uint64_t)node->term_count + inner->term_count, sizeof *terms);
-    if (!terms) return NO_MEMORY(err);
-    memcpy(terms, node->terms, node->term_count * sizeof *terms);
+/* A fold saves a level. It is not worth more than twice the diagonals, and some: a layer through a narrow
+ * middle stays two thin matrices. */
+#define FOLD_FACTOR 2u
+#define FOLD_FREE   64u
+
+static bool fold_is_cheaper(const sparse *outer, const ir_node *inner, sparse *const *products) {
+    uint64_t apart = sparse_diagonal_count(outer), together = 0;
     for (uint32_t t = 0; t < inner->term_count; t++) {
-        sparse *product;
-        const ckks_status rc = sparse_multiply(&product, g->memory, matrix, inner->terms[t].matrix, err);
-        if (rc != CKKS_OK) return rc;
-        terms[node->term_count + t] = (ir_term){inner->terms[t].from, product};
+        apart += sparse_diagonal_count(inner->terms[t].matrix);
+        together += sparse_diagonal_count(products[t]);
     }
+    return together <= FOLD_FACTOR * apart + FOLD_FREE;
+}
+
+/* term `index` of the node, which reads `inner`, becomes terms that read what inner reads, if that costs less
+ */
+static ckks_status absorb(bool *is_done, ir_graph *g, ir_node *node, uint32_t index, const ir_node *inner,
+                          ckks_error *err) {
+    const sparse *matrix = node->terms[index].matrix;
+    ir_term *terms = arena_take(g->memory, (uint64_t)node->term_count + inner->term_count, sizeof *terms);
+    sparse **products = arena_take(g->memory, inner->term_count, sizeof *products);
+    if (!terms || !products) return NO_MEMORY(err);
+    for (uint32_t t = 0; t < inner->term_count; t++) {
+        ckks_error local = {0};
+        const ckks_status rc =
+            sparse_multiply(&products[t], g->memory, matrix, inner->terms[t].matrix, &local);
+        if (rc == CKKS_TOO_LARGE) return CKKS_OK; /* they stay apart */
+        if (rc != CKKS_OK) return ckks_error_set(err, rc, local.field, "%s", local.message);
+    }
+    *is_done = fold_is_cheaper(matrix, inner, products);
+    if (!*is_done) return CKKS_OK;
+    memcpy(terms, node->terms, node->term_count * sizeof *terms);
+    terms[index] = terms[--node->term_count];
+    for (uint32_t t = 0; t < inner->term_count; t++)
+        terms[node->term_count++] = (ir_term){inner->terms[t].from, products[t]};
     sparse_apply_add(node->bias, matrix, inner->bias);
     node->terms = terms;
-    node->term_count += inner->term_count;
     if (inner->source != ir_scaling)
         node->source = inner->source; /* a bias or a factor is known by its layer */
     return CKKS_OK;
@@ -101,14 +123,14 @@ ckks_status ir_fold(ir_graph *g, ckks_error *err) {
         if (node->kind != IR_LINEAR || !node->use_count) continue;
         ckks_status rc = merge_terms(g, node, err);
         for (uint32_t t = 0; t < node->term_count && rc == CKKS_OK;) {
-            const ir_term term = node->terms[t];
-            const ir_node *inner = &g->nodes[term.from];
+            const ir_node *inner = &g->nodes[node->terms[t].from];
             if (inner->kind != IR_LINEAR || inner->use_count != 1) {
                 t++;
                 continue;
             }
-            node->terms[t] = node->terms[--node->term_count];
-            rc = absorb(g, node, term.matrix, inner, err);
+            bool is_done = false;
+            rc = absorb(&is_done, g, node, t, inner, err);
+            if (!is_done) t++;
         }
         if (rc == CKKS_OK) rc = merge_terms(g, node, err);
         if (rc != CKKS_OK) return rc;

@@ -74,7 +74,7 @@ typedef struct layout_rotations {
     double key_cost;
 } layout_rotations;
 
-#define LAYOUT_KEY_COST 0.25
+#define LAYOUT_KEY_COST 1.0
 /* what operations cost, in hoisted rotations of the same level */
 #define LAYOUT_GIANT_COST     4.0  /* a rotation that is not hoisted */
 #define LAYOUT_TRANSFORM_COST 3.0  /* opening and closing a set of rotations */

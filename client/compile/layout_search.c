@@ -179,7 +179,9 @@ static ckks_status propose_pitch(const search *s, proposals *list, grid g, const
                                  ckks_error *err) {
     ckks_status rc = CKKS_OK;
     const uint32_t gaps_x = g.width > 1 ? g.pitch_x : 1;
-    const uint32_t row = g.width * g.pitch_x, gaps_y = g.height > 1 && row ? g.pitch_y / row : 1;
+    /* rows of other channels between the rows, evenly */
+    uint32_t gaps_y = g.height > 1 ? g.pitch_y / (g.width * g.pitch_x) : 1;
+    while (gaps_y > 1 && g.pitch_y % gaps_y) gaps_y--;
     g.pitch_c = layout_period(grid_extent(&g));
     rc = propose_grid(s, list, &g, err);
     grid wider = g;

@@ -8,6 +8,7 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to check the program")
 
@@ -213,6 +214,12 @@ out:
     return rc;
 }
 
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static ckks_status run_rows(proving *p, proof *out, const workload_progress *progress, ckks_error *err) {
     ckks_status rc = CKKS_OK;
     if (p->program->is_batch) {
@@ -221,8 +228,10 @@ static ckks_status run_rows(proving *p, proof *out, const workload_progress *pro
         if (progress && progress->report) progress->report(progress->context, "encrypted check", 1, 1);
         return rc;
     }
+    const uint64_t start_ns = now_ns();
     for (uint32_t i = 0; i < p->rows->check_count && rc == CKKS_OK; i++) {
         const uint64_t row = i * p->rows->row_count / p->rows->check_count;
+        if (i >= 2 && p->rows->time_limit_ns && now_ns() - start_ns > p->rows->time_limit_ns) break;
         rc = run_row(p, row, &out->measured_error, err);
         out->checked_rows++;
         if (progress && progress->report)

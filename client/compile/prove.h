@@ -13,7 +13,8 @@ typedef struct prove_rows {
     const double *scores; /* what the polynomial model gives [row_count][score_count] */
     uint64_t row_count;
     uint32_t element_count, score_count;
-    uint32_t check_count; /* rows to run, spread over all */
+    uint32_t check_count;   /* rows to run, spread over all */
+    uint64_t time_limit_ns; /* after two rows, no further one is begun later than this; 0: no limit */
 } prove_rows;
 
 typedef struct proof {

@@ -136,3 +136,20 @@ bool sparse_diagonal(double *diagonal, const sparse *m) {
     }
     return true;
 }
+
+uint32_t sparse_diagonal_count(const sparse *m) {
+    arena scratch = {0};
+    const uint32_t side = m->row_count < m->column_count ? m->row_count : m->column_count;
+    uint32_t modulus = 1, count = 0;
+    while (modulus < side) modulus *= 2;
+    uint8_t *mark = arena_take(&scratch, modulus, 1);
+    if (!mark) return UINT32_MAX;
+    for (uint32_t i = 0; i < m->row_count; i++)
+        for (uint32_t e = m->row_start[i]; e < m->row_start[i + 1]; e++) {
+            uint8_t *at = &mark[(m->column[e] - i) & (modulus - 1)];
+            count += !*at;
+            *at = 1;
+        }
+    arena_fini(&scratch);
+    return count;
+}

@@ -30,6 +30,9 @@ ckks_status sparse_add(sparse **out, arena *memory, const sparse *a, const spars
 void sparse_apply_add(double *y, const sparse *m, const double *x);
 /* sparse_diagonal fills diagonal[n] and returns true if m is square and diagonal. */
 bool sparse_diagonal(double *diagonal, const sparse *m);
+/* sparse_diagonal_count: the distances between row and column that occur, counted modulo the smaller side's
+ * next power of two: a measure of what the matrix costs by diagonals. UINT32_MAX when out of memory. */
+uint32_t sparse_diagonal_count(const sparse *m);
 static inline uint32_t sparse_entry_count(const sparse *m) {
     return m->row_start[m->row_count];
 }
