@@ -98,6 +98,17 @@ static bool choose_degree(ir_node *node, double tolerance) {
     return node->coefficients[degree] != 0;
 }
 
+/* of the function on the node's interval */
+static double half_range(const ir_node *n) {
+    double low = INFINITY, high = -INFINITY;
+    for (int j = 0; j < FIT_POINTS; j++) {
+        const double x = n->interval_low + (n->interval_high - n->interval_low) * j / (FIT_POINTS - 1);
+        const double y = ir_function_value(n->function, n->parameters, x);
+        low = fmin(low, y), high = fmax(high, y);
+    }
+    return (high - low) / 2;
+}
+
 static ckks_status make_polynomial(ir_graph *out, ir_node *node, uint32_t from, const ir_node *input,
                                    double tolerance, double margin, uint32_t *number, ckks_error *err) {
     const double span = fmax(input->maximum - input->minimum, 1e-3), widen = 0.5 * margin * span;
@@ -110,9 +121,7 @@ static ckks_status make_polynomial(ir_graph *out, ir_node *node, uint32_t from, 
     double *bias = arena_take(out->memory, input->count, sizeof *bias);
     sparse *matrix;
     if (!made.coefficients || !factor || !bias) return NO_MEMORY(err);
-    const double low = ir_function_value(node->function, node->parameters, made.interval_low);
-    const double high = ir_function_value(node->function, node->parameters, made.interval_high);
-    if (!choose_degree(&made, tolerance * fmax(0.5 * fabs(high - low), 1e-3)))
+    if (!choose_degree(&made, tolerance * fmax(half_range(&made), 1e-3)))
         return ckks_error_set(
             err, CKKS_PRECISION, node->source,
             "no polynomial of degree up to %u is close enough to %s on [%.3g, %.3g]: allow a larger "

@@ -323,10 +323,13 @@ static ckks_status emit_program(compilation *c, ckks_error *err) {
 static ckks_status try_parameters(compilation *c, ckks_error *err) {
     const double allowed = PROMISE_SHARE * compile_score_range(c) / c->score_scale;
     const workload_progress report = {c->options.progress, c->options.progress_context};
-    const prove_rows rows = {c->rows,           c->scores,
-                             c->data.row_count, c->data.column_count,
-                             c->score_count,    c->options.check_rows,
-                             c->check_limit_ns};
+    const prove_rows rows = {.rows = c->rows,
+                             .scores = c->scores,
+                             .row_count = c->data.row_count,
+                             .element_count = c->data.column_count,
+                             .score_count = c->score_count,
+                             .check_count = c->options.check_rows,
+                             .time_limit_ns = c->check_limit_ns};
     progress(c, "lay out", 0, 1);
     ckks_status rc = emit_program(c, err);
     if (rc != CKKS_OK) return rc;

@@ -31,6 +31,7 @@ typedef struct compilation {
     emitted_program program; /* its plan points to choice.params */
     proof proof;
     double promised_error; /* of a decrypted score */
+    uint64_t check_limit_ns;
 } compilation;
 
 double compile_score_range(const compilation *c);

@@ -61,6 +61,28 @@ static ckks_status run_operation(evaluator *ev, const workload *w, uint32_t inde
     return ckks_error_set(err, CKKS_INTERNAL, "operation", "unknown operation %u", op->kind);
 }
 
+/* The scale that the evaluator tracked is the schedule's, bit for bit, after every operation. Costs nothing
+ * at replay: only planning, capture and the eager path run the callable. */
+static ckks_status audit(const workload *w, uint32_t index, const ckks_value *values, ckks_error *err) {
+    const plan_operation *op = &w->p->operations[index];
+    for (uint32_t i = 0; i < op->output_count; i++) {
+        const plan_value *planned = &w->p->values[op->first_output + i];
+        const value_signature *s = &values[op->first_output + i].signature;
+        if (s->limb_count != planned->level + 1 || s->component_count != planned->component_count ||
+            s->batch_count != planned->batch_count)
+            return ckks_error_set(
+                err, CKKS_SIGNATURE_MISMATCH, "shape",
+                "value %u came out with %u limbs, %u components, batch %u; planned %u, %u, %u",
+                op->first_output + i, s->limb_count, s->component_count, s->batch_count, planned->level + 1,
+                planned->component_count, planned->batch_count);
+        if (memcmp(&s->scale, &planned->scale, sizeof s->scale) != 0)
+            return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "scale",
+                                  "value %u came out at scale %a, planned %a", op->first_output + i, s->scale,
+                                  planned->scale);
+    }
+    return CKKS_OK;
+}
+
 /* Inputs belong to the program; everything else goes when its last reader is enqueued. */
 static void release_dead(evaluator *ev, const workload *w, uint32_t index, ckks_value *values) {
     const plan_operation *op = &w->p->operations[index];
@@ -108,6 +130,7 @@ ckks_status workload_callable(void *context, graph_region *region, const ckks_va
     memcpy(values, inputs, input_count * sizeof *values);
     for (uint32_t k = 0; k < w->p->operation_count; k++) {
         rc = run_operation(region->evaluator, w, k, values, &inner);
+        if (rc == CKKS_OK) rc = audit(w, k, values, &inner);
         if (rc == CKKS_OK) rc = name_outputs(region, w, k, values, &inner);
         if (rc != CKKS_OK) {
             rc = name_operation(rc, &inner, &w->p->operations[k], k, err);
