@@ -242,12 +242,20 @@ build/cuda-$(CUDA_TAG)/%-fault.o: kernels/cuda/%.cu
 define archive
 	@mkdir -p $(@D)
 	@rm -f $@
-	$(Q)ar rcs $@ $^
+	$(Q)ar rcs $@ $(filter %.o,$^)
 endef
 
-$(LIBCKKS): $(call obj,$(KERNELS_SRC)) $(CUDA_OBJ)
+# another choice of cards links anew
+CUDA_STAMP := $(if $(CUDA_OBJ),$(B)/cuda-tag)
+ifneq ($(CUDA_STAMP),)
+ifneq ($(CUDA_TAG),$(file <$(CUDA_STAMP)))
+  $(shell mkdir -p $(B))
+  $(file >$(CUDA_STAMP),$(CUDA_TAG))
+endif
+endif
+$(LIBCKKS): $(call obj,$(KERNELS_SRC)) $(CUDA_OBJ) $(CUDA_STAMP)
 	$(archive)
-$(LIBCKKS_FAULT): $(patsubst %.c,$(B)/fault/%.o,$(KERNELS_SRC)) $(CUDA_OBJ_FAULT)
+$(LIBCKKS_FAULT): $(patsubst %.c,$(B)/fault/%.o,$(KERNELS_SRC)) $(CUDA_OBJ_FAULT) $(CUDA_STAMP)
 	$(archive)
 $(LIBPROTO): $(call obj,$(PROTO_SRC)) $(gen_obj)
 	$(archive)
@@ -295,9 +303,15 @@ $(B)/tests/planted_race: tests/tsan/planted_race.c
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $< $(LDFLAGS_ALL) -o $@
 
-# One program with the tests that need a card: in a bundle the CUDA code is there once, not in each test.
-DEVICE_TESTS := $(filter-out %/test_c18_no_bypass.c,$(CONFORMANCE_SRC)) $(wildcard tests/unit/test_cuda_*.c tests/unit/test_cpu_vector_kernels.c)
+# One program with the tests that run on a card, and the daemon with its injected faults: in a bundle the CUDA code is there once,
+# not in each test.
+DEVICE_TESTS := $(CONFORMANCE_SRC) $(wildcard $(addprefix tests/unit/test_,cuda_*.c cpu_vector_kernels.c device*.c evaluator_*.c \
+                graph_bench.c kernel*.c keyswitch_kernels.c linear_kernels.c workload.c daemon_life.c))
 DEVICE_TEST_NAMES := $(notdir $(basename $(DEVICE_TESTS)))
+DEVICE_DAEMON := $(patsubst %.c,$(B)/fault/%.o,$(DAEMON_SRC))
+$(B)/multi/ckksd.o: $(B)/fault/daemon/main.o
+	@mkdir -p $(@D)
+	$(Q)objcopy --redefine-sym main=main_ckksd $< $@
 $(B)/multi/%.o: $(B)/fault/tests/conformance/%.o
 	@mkdir -p $(@D)
 	$(Q)objcopy --redefine-sym main=main_$* $< $@
@@ -307,16 +321,16 @@ $(B)/multi/%.o: $(B)/fault/tests/unit/%.o
 $(B)/multi/main.c: Makefile
 	@mkdir -p $(@D)
 	@{ printf '#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n'; \
-	   for t in $(DEVICE_TEST_NAMES); do printf 'int main_%s(int, char **);\n' $$t; done; \
+	   for t in ckksd $(DEVICE_TEST_NAMES); do printf 'int main_%s(int, char **);\n' $$t; done; \
 	   printf 'static int run(const char *name, int argc, char **argv) {\n'; \
-	   for t in $(DEVICE_TEST_NAMES); do printf '    if (!strcmp(name, "%s")) return main_%s(argc, argv);\n' $$t $$t; done; \
+	   for t in ckksd $(DEVICE_TEST_NAMES); do printf '    if (!strcmp(name, "%s")) return main_%s(argc, argv);\n' $$t $$t; done; \
 	   printf '    return 2;\n}\nint main(int argc, char **argv) {\n    static const char *const names[] = {'; \
 	   for t in $(DEVICE_TEST_NAMES); do printf '"%s", ' $$t; done; \
 	   printf '};\n    const char *again = getenv("CKKSD_DEVICE_TEST"); /* a test that starts itself once more */\n'; \
 	   printf '    if (argc > 1 && again) return run(again, argc, argv);\n    if (argc > 1) {\n'; \
 	   printf '        setenv("CKKSD_DEVICE_TEST", argv[1], 1);\n        return run(argv[1], argc - 1, argv + 1);\n    }\n'; \
 	   printf '    for (size_t i = 0; i < sizeof names / sizeof *names; i++) puts(names[i]);\n    return 0;\n}\n'; } >$@
-$(B)/device-tests: $(B)/multi/main.c $(patsubst %,$(B)/multi/%.o,$(DEVICE_TEST_NAMES)) $(TEST_LIBS)
+$(B)/device-tests: $(B)/multi/main.c $(patsubst %,$(B)/multi/%.o,ckksd $(DEVICE_TEST_NAMES)) $(DEVICE_DAEMON) $(TEST_LIBS)
 	@echo "  LD  $@"
 	$(Q)$(CC) $(CFLAGS_ALL) -Wl,--allow-multiple-definition $(WRAP) $^ $(TEST_LINK) -o $@
 

@@ -21,16 +21,23 @@ static ckks_status open_cpu_instead(backend_device *out, const device_config *co
     return rc;
 }
 
+#ifdef CKKSD_CUDA
+static ckks_status open_cuda(backend_device *out, const device_config *config, const char *who,
+                             ckks_error *err) {
+    char why[sizeof out->reason];
+    const ckks_status rc = device_cuda_open(out, config, err);
+    memcpy(why, out->reason, sizeof why);
+    snprintf(out->reason, sizeof out->reason, "%s: %.140s", who, why);
+    return rc;
+}
+#endif
+
 static ckks_status open_auto(backend_device *out, const device_config *config, ckks_error *err) {
 #ifdef CKKSD_CUDA
     ckks_error cause = {0};
-    const ckks_status rc = device_cuda_open(out, config, &cause);
+    const ckks_status rc = open_cuda(out, config, "auto", &cause);
     if (rc == CKKS_NOT_FOUND) return open_cpu_instead(out, config, cause.message, err);
-    if (rc != CKKS_OK) return ckks_error_set(err, rc, cause.field, "%s", cause.message);
-    char why[sizeof out->reason];
-    memcpy(why, out->reason, sizeof why);
-    snprintf(out->reason, sizeof out->reason, "auto: %.150s", why);
-    return CKKS_OK;
+    return rc == CKKS_OK ? rc : ckks_error_set(err, rc, cause.field, "%s", cause.message);
 #else
     return open_cpu_instead(out, config, "this build has no CUDA back end", err);
 #endif
@@ -47,7 +54,7 @@ static ckks_status open_backend(backend_device *out, const device_config *config
         return open_auto(out, config, err);
     case DEVICE_CUDA:
 #ifdef CKKSD_CUDA
-        return device_cuda_open(out, config, err);
+        return open_cuda(out, config, "configured", err);
 #else
         return ckks_error_set(err, CKKS_UNSUPPORTED, "device", "this build has no CUDA back end");
 #endif

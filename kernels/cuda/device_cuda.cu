@@ -144,14 +144,30 @@ ckks_status use(const CudaDevice *device, ckks_error *err) {
 
 /* ---- memory ---- */
 
+#ifdef CKKS_FAULT_INJECTION
+/* CKKSD_TEST_HOST_VISIBLE=1: what is allocated is pinned host memory, which the card reaches too, for tests
+ * that look at a device's memory without asking. */
+bool is_host_visible() {
+    static const bool is_on = getenv("CKKSD_TEST_HOST_VISIBLE") != nullptr;
+    return is_on;
+}
+#else
+bool is_host_visible() {
+    return false;
+}
+#endif
+
 ckks_status cuda_allocate(void *self, void **out, uint64_t bytes, ckks_error *err) {
     USE(static_cast<CudaDevice *>(self));
-    CUDA_TRY(cudaMalloc(out, bytes));
+    CUDA_TRY(is_host_visible() ? cudaHostAlloc(out, bytes, cudaHostAllocPortable) : cudaMalloc(out, bytes));
     return CKKS_OK;
 }
 void cuda_release(void *self, void *address) {
     cudaSetDevice(static_cast<CudaDevice *>(self)->index);
-    cudaFree(address);
+    if (is_host_visible())
+        cudaFreeHost(address);
+    else
+        cudaFree(address);
 }
 ckks_status cuda_allocate_host(void *self, void **out, uint64_t bytes, ckks_error *err) {
     CudaDevice *device = static_cast<CudaDevice *>(self);
@@ -322,7 +338,8 @@ cudaError_t enqueue(cudaStream_t stream, const device_operation *o) {
     case GRAPH_NODE_KERNEL:
         return cuda_launchers[o->kernel](stream, o->arguments);
     case GRAPH_NODE_COPY: {
-        const cudaMemcpyKind kind = o->copy == COPY_IN    ? cudaMemcpyHostToDevice
+        const cudaMemcpyKind kind = is_host_visible()     ? cudaMemcpyDefault
+                                    : o->copy == COPY_IN  ? cudaMemcpyHostToDevice
                                     : o->copy == COPY_OUT ? cudaMemcpyDeviceToHost
                                                           : cudaMemcpyDeviceToDevice;
         return cudaMemcpyAsync(o->to, o->from, o->bytes, kind, stream);
@@ -595,6 +612,9 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     u32 index = 0;
     ckks_status rc;
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    /* a queue of the card for every stream: with the default of 8, one slot's copies wait behind another's
+     * replay */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if ((rc = take_inventory(&cards, err)) != CKKS_OK) return rc;
     if ((rc = gpu_choose(&index, out->reason, sizeof out->reason, &cards, config->selector, err)) != CKKS_OK)
         return rc;

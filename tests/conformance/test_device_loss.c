@@ -24,9 +24,7 @@
 
 static void leave_without_a_device(void) {
     device *dev = NULL;
-    const char *kind = getenv("CKKSD_TEST_DEVICE");
-    const device_config config = {
-        .kind = kind != NULL && strcmp(kind, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU, .threads = 1};
+    const device_config config = {.kind = fixture_device_kind(), .threads = 1};
     if (device_open(&dev, &config, NULL) != CKKS_OK) _exit(NO_DEVICE);
     device_close(dev);
 }

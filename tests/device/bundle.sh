@@ -4,15 +4,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 B=$1 out=$2
+limit_mib=60
 command -v patchelf >/dev/null || { echo "device-bundle: patchelf is missing (make deps-dev)" >&2; exit 1; }
 rm -rf "$out"
-mkdir -p "$out/lib" "$out/models"
+mkdir -p "$out/lib" "$out/models" "$out/tests"
 binaries=("$B/ckksd" "$B/ckksctl" "$B/device-tests")
 for f in "${binaries[@]}"; do
-    [ -x "$f" ] || continue
     to=$out/${f#"$B"/}
     install -D "$f" "$to"
-    strip --strip-debug "$to"
+    strip "$to"
     # shellcheck disable=SC2016 # $ORIGIN is the loader's
     patchelf --set-rpath '$ORIGIN/lib' "$to"
     ldd "$f" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' || true
@@ -21,11 +21,20 @@ done | sort -u | while read -r lib; do
     # shellcheck disable=SC2016
     patchelf --set-rpath '$ORIGIN' "$out/lib/$(basename "$lib")"
 done
-install -D tests/device/run.sh "$out/run.sh"
-[ -d tests/models ] && cp -r tests/models/. "$out/models/"
+install tests/device/run.sh tests/device/README.md "$out/"
+# the daemon with its injected faults, for the tests that start one
+printf '#!/bin/sh\nCKKSD_DEVICE_TEST=ckksd exec "$(dirname "$0")/../device-tests" "$@"\n' >"$out/tests/ckksd-fault"
+chmod 755 "$out/tests/ckksd-fault"
+# one test reads the sources, another the vectors
+git ls-files '*.c' '*.h' '*.cu' '*.cuh' tests/data | tar -cJf "$out/tests/source.tar.xz" -T -
 for m in tests/models/*/*.onnx; do
     name=$(basename "$m" .onnx)
-    calibration=$(find "tests/models/$name" -name 'calibration*' | head -n 1)
-    "$B/ckksctl" compile "$m" --calibration "$calibration" -o "$out/models/$name/$name.ckm" --quiet >/dev/null
+    calibration=$(find "tests/models/$name" tests/models/mnist -name 'calibration*' | head -n 1) # convolutions: MNIST's
+    mkdir -p "$out/models/$name/1"
+    find "tests/models/$name" -name 'test*' -exec cp {} "$out/models/$name/" \;
+    "$B/ckksctl" compile "$m" --calibration "$calibration" -o "$out/models/$name/1/model.ckm" --quiet >/dev/null
+    xz "$out/models/$name/1/model.ckm" # run.sh unpacks them
 done
-du -sh "$out"
+mib=$(($(du -sk "$out" | cut -f 1) / 1024 + 1))
+echo "$out: $mib MiB"
+[ $mib -lt $limit_mib ] || { echo "device-bundle: larger than $limit_mib MiB" >&2; exit 1; }

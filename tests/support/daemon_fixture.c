@@ -1,6 +1,7 @@
 #include "tests/support/daemon_fixture.h"
 
 #include "proto/token.h"
+#include "tests/support/fixtures.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -61,8 +62,9 @@ static void write_config(const daemon_fixture *d, const char *extra) {
         "[server]\nmodels = %s/models\ndata = %s/data\ntokens = %s/tokens\nallow_insecure = yes\n"
         "[listen]\ncontrol = ipc://%s/control.sock\ncontrol = tcp://127.0.0.1:0\nbulk = ipc://%s/bulk.sock\n"
         "bulk = tcp://127.0.0.1:0\n[admin]\nsocket = ipc://%s/admin.sock\n[ops]\nlisten = 127.0.0.1:0\n"
-        "[device]\nkind = cpu\nthreads = 1\n[log]\nlevel = debug\n%s",
-        d->folder, d->folder, d->folder, d->folder, d->folder, d->folder, extra ? extra : "");
+        "[device]\nkind = %s\nthreads = 1\n[log]\nlevel = debug\n%s",
+        d->folder, d->folder, d->folder, d->folder, d->folder, d->folder,
+        fixture_device_kind() == DEVICE_CUDA ? "cuda" : "cpu", extra ? extra : "");
     fclose(file);
 }
 

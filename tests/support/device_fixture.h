@@ -1,6 +1,6 @@
 /*
- * A CPU device with one stream, one parameter set and helpers that must succeed: a call that fails aborts the
- * test with the cause. Everything here is synchronous.
+ * A device (see fixture_device_kind) with one stream, one parameter set and helpers that must succeed: a call
+ * that fails aborts the test with the cause. Everything here is synchronous.
  */
 #ifndef CKKS_TESTS_DEVICE_FIXTURE_H
 #define CKKS_TESTS_DEVICE_FIXTURE_H

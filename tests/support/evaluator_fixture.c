@@ -223,14 +223,14 @@ static void replay_all(evaluator_fixture *f, const host_value *host, uint32_t co
     f->node_count = device_graph_node_count(graph);
     for (uint32_t k = 0; k < REPLAYS; k++) {
         reset_random(f);
-        must(device_set_adversarial_order(f->on.dev, k, &err), "order", &err);
+        must(fixture_adversarial_order(f->on.dev, k, &err), "order", &err);
         if (arena_bytes)
             must(device_fill(f->on.stream, arena, (uint8_t)(0x11 * k), arena_bytes, &err), "fill", &err);
         must(device_graph_replay(graph, f->on.stream, &err), "replay", &err);
         must(device_stream_synchronize(f->on.stream, &err), "replay", &err);
         compare(f, host, values, count, "a replay");
     }
-    must(device_set_adversarial_order(f->on.dev, 0, &err), "order", &err);
+    must(fixture_adversarial_order(f->on.dev, 0, &err), "order", &err);
     device_graph_destroy(graph);
     free(values);
 }

@@ -1,7 +1,19 @@
 #include "tests/support/fixtures.h"
 
+#include "kernels/device_graph.h"
+
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+device_kind fixture_device_kind(void) {
+    const char *kind = getenv("CKKSD_TEST_DEVICE");
+    return kind && strcmp(kind, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
+}
+
+ckks_status fixture_adversarial_order(device *dev, uint64_t seed, ckks_error *err) {
+    return device_get_kind(dev) == DEVICE_CPU ? device_set_adversarial_order(dev, seed, err) : CKKS_OK;
+}
 
 static uint64_t rotate_left(uint64_t x, unsigned k) {
     return x << k | x >> (64 - k);

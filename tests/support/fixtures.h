@@ -5,7 +5,13 @@
 #ifndef CKKS_TESTS_FIXTURES_H
 #define CKKS_TESTS_FIXTURES_H
 
+#include "kernels/device.h"
 #include "kernels/scheme/params.h"
+
+/* The kind of device that tests run on: the CPU's, or what CKKSD_TEST_DEVICE says (cpu, cuda). */
+device_kind fixture_device_kind(void);
+/* device_set_adversarial_order, where the device lets somebody else choose: a card chooses itself. */
+ckks_status fixture_adversarial_order(device *dev, uint64_t seed, ckks_error *err);
 
 /* Reproducible: the same seed gives the same sequence everywhere (xoshiro256** seeded by splitmix64). */
 typedef struct prng {

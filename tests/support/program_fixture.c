@@ -46,11 +46,6 @@ bool program_fixture_is_adversarial(void) {
     return is_adversarial;
 }
 
-static device_kind wanted_kind(void) {
-    const char *kind = getenv("CKKSD_TEST_DEVICE");
-    return kind != NULL && strcmp(kind, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
-}
-
 secret_key *fixture_secret_create(program_fixture *f) {
     ckks_error err = {0};
     secret_key *secret = NULL;
@@ -86,7 +81,7 @@ resident_keys *fixture_keys_create(program_fixture *f, const secret_key *secret)
 static device *open_device(void) {
     ckks_error err = {0};
     device *dev = NULL;
-    const device_config config = {.kind = wanted_kind(), .threads = 1};
+    const device_config config = {.kind = fixture_device_kind(), .threads = 1};
     const ckks_status rc = device_open(&dev, &config, &err);
     if (config.kind == DEVICE_CUDA && (rc == CKKS_NOT_FOUND || rc == CKKS_UNSUPPORTED)) {
         print_message("skipped: no device\n");
@@ -101,13 +96,17 @@ static void furnish_device(program_fixture *f) {
     if (is_adversarial) must(device_set_adversarial_order(f->dev, 20261129, &err), "adversarial order", &err);
     must(device_tables_acquire(f->dev, &f->tables, f->context, &err), "tables", &err);
     must(device_stream_create(f->dev, &f->stream, &err), "stream", &err);
-    must(graph_slot_create(&f->slot, f->dev, 4u << 20, &err), "slot", &err);
+    must(graph_slot_create(&f->slot, f->dev, (4ull << 20) * (f->n / 1024), &err), "slot", &err);
     f->keys = fixture_keys_create(f, f->secret);
 }
 
 void program_fixture_open(program_fixture *f) {
+    program_fixture_open_ring(f, 10);
+}
+
+void program_fixture_open_ring(program_fixture *f, uint32_t log_n) {
     *f = (program_fixture){.dev = open_device()};
-    f->context = fixture_context(10, FIXTURE_LEVEL + 1, 1, 1);
+    f->context = fixture_context(log_n, FIXTURE_LEVEL + 1, 1, 1);
     f->params = context_params(f->context);
     f->n = params_n(f->params);
     f->secret = fixture_secret_create(f);
@@ -657,7 +656,7 @@ void fault_off(program_fixture *f) {
 
 uint32_t fault_each(program_fixture *f, fault_mode mode, fault_scenario scenario, void *context) {
     static const char *const names[] = {"device call", "device call, later on its stream,", "allocation"};
-    if (mode == FAULT_ALLOCATION && wanted_kind() != DEVICE_CPU) {
+    if (mode == FAULT_ALLOCATION && fixture_device_kind() != DEVICE_CPU) {
         print_message("allocations are not made to fail: the driver's would be among them\n");
         return 0;
     }
@@ -682,7 +681,7 @@ int program_suite_run(const char *name, const struct CMUnitTest *tests, size_t c
     snprintf(title, sizeof title, "%s", name);
     is_adversarial = false;
     int failed = _cmocka_run_group_tests(title, tests, count, NULL, NULL);
-    if (wanted_kind() != DEVICE_CPU) return failed;
+    if (fixture_device_kind() != DEVICE_CPU) return failed;
     snprintf(title, sizeof title, "%s, adversarial order", name);
     is_adversarial = true;
     failed += _cmocka_run_group_tests(title, tests, count, NULL, NULL);

@@ -44,6 +44,8 @@ typedef struct program_fixture {
 
 /* skips the test where the device is not there */
 void program_fixture_open(program_fixture *f);
+/* over another ring degree (at least 2^10): FIXTURE_SLOTS values are then repeated over all slots */
+void program_fixture_open_ring(program_fixture *f, uint32_t log_n);
 void program_fixture_close(program_fixture *f); /* asserts that every byte came back */
 /* a second device, independent of the fixture's, for ranks and mix-ups */
 void program_fixture_open_second(program_fixture *f, const program_fixture *first);

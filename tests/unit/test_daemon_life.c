@@ -55,7 +55,7 @@ static void the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs(void *
 
 static void a_device_error_costs_one_request_and_the_slot_comes_back(void **state) {
     (void)state;
-    start_with_keys(NULL, "CKKSD_TEST_FAIL_REPLAY=2", NULL);
+    start_with_keys("[slots]\ncount = 1\n", "CKKSD_TEST_FAIL_REPLAY=2", NULL);
     assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
     assert_int_equal(tiny_client_infer(&alice, x, 0), RPC_UNAVAILABLE);
     assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
@@ -78,7 +78,7 @@ static void a_lost_device_ends_the_daemon_for_its_manager_to_restart(void **stat
     (void)state;
     start_with_keys("[slots]\ncount = 2\n", "CKKSD_TEST_LOSE_REPLAY=2", NULL);
     assert_true(daemon_logged(&d, "event=device device="));
-    assert_true(daemon_logged(&d, "why=\"configured\""));
+    assert_true(daemon_logged(&d, "why=\"configured"));
     assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
     assert_int_equal(tiny_client_infer(&alice, x, 0), RPC_UNAVAILABLE);
     assert_true(daemon_hear(&d, "STOPPING=1", 10000));

@@ -116,7 +116,7 @@ static ckks_status run_inner_sum(evaluator *ev, ckks_value *out, ckks_error *err
     return evaluator_inner_sum(ev, out, &a, steps + 2, 2, err);
 }
 static ckks_status run_matrix_product(evaluator *ev, ckks_value *out, ckks_error *err) {
-    return evaluator_matrix_product(ev, out, &a, weight, 3, SCALE, err);
+    return evaluator_matrix_product(ev, out, &a, weight, NULL, 3, SCALE, err);
 }
 static ckks_status run_rerandomise(evaluator *ev, ckks_value *out, ckks_error *err) {
     return evaluator_rerandomise(ev, out, &a, 4, 10, err);

@@ -455,7 +455,7 @@ typedef struct product {
 
 static ckks_status run_product(void *context, evaluator *ev, ckks_value *out, ckks_error *err) {
     const product *t = context;
-    return evaluator_matrix_product(ev, out, &t->a, t->weight, t->rows, t->scale, err);
+    return evaluator_matrix_product(ev, out, &t->a, t->weight, NULL, t->rows, t->scale, err);
 }
 
 static void a_matrix_times_a_batch_of_ciphertexts(void **state) {

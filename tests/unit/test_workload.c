@@ -14,8 +14,8 @@
 #include "tests/support/program_fixture.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,10 +34,16 @@ typedef struct rig {
     resident_keys *keys;
 } rig;
 
-static device *open_cpu(void) {
-    const device_config config = {.kind = DEVICE_CPU, .threads = 1};
-    device *dev;
-    assert_ok(device_open(&dev, &config, NULL));
+static device *open_device(void) {
+    ckks_error err = {0};
+    device *dev = NULL;
+    const device_config config = {.kind = fixture_device_kind(), .threads = 1};
+    const ckks_status rc = device_open(&dev, &config, &err);
+    if (config.kind == DEVICE_CUDA && (rc == CKKS_NOT_FOUND || rc == CKKS_UNSUPPORTED)) {
+        print_message("skipped: no device\n");
+        skip();
+    }
+    assert_ok(rc);
     return dev;
 }
 
@@ -55,7 +61,7 @@ static void rig_capture(rig *r) {
 
 static void rig_open(rig *r, plan_fixture *f) {
     ckks_error err = {0};
-    *r = (rig){.f = f, .p = &f->plan, .dev = open_cpu()};
+    *r = (rig){.f = f, .p = &f->plan, .dev = open_device()};
     if (workload_prepare(&r->w, r->dev, r->p, NULL, &err) != CKKS_OK)
         fail_msg("%s: %s", err.field, err.message);
     rig_capture(r);
@@ -204,7 +210,7 @@ static void adversarial_orders_give_the_same_answers(void **state) {
     rig r;
     rig_open(&r, plan_fixture_small());
     rig_make_keys(&r);
-    assert_ok(device_set_adversarial_order(r.dev, 5, NULL));
+    assert_ok(fixture_adversarial_order(r.dev, 5, NULL));
     assert_true(rig_compare(&r, 4) < 1e-4);
     rig_close(&r);
 }
@@ -256,7 +262,7 @@ static void a_wrong_digest_refuses_the_workload(void **state) {
 static void a_wrong_matrix_digest_refuses_the_workload(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_batch();
-    device *dev = open_cpu();
+    device *dev = open_device();
     workload *w;
     ckks_error err = {0};
     f->matrices[0].digest[0] = 1;
@@ -269,7 +275,7 @@ static void a_wrong_matrix_digest_refuses_the_workload(void **state) {
 static void weights_that_do_not_fit_their_level_are_refused(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_tiny(false);
-    device *dev = open_cpu();
+    device *dev = open_device();
     workload *w;
     ckks_error err = {0};
     ((double *)(uintptr_t)f->plains[0].slots)[0] = 0x1p60;
@@ -282,7 +288,7 @@ static void weights_that_do_not_fit_their_level_are_refused(void **state) {
 static void a_bad_plan_is_refused_before_anything_is_allocated(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_small();
-    device *dev = open_cpu();
+    device *dev = open_device();
     workload *w;
     device_memory_account account;
     f->values[2].scale *= 2;
@@ -323,7 +329,7 @@ static void the_account_is_what_the_device_counts(void **state) {
 static void preparing_survives_every_failed_device_call(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_batch();
-    device *dev = open_cpu();
+    device *dev = open_device();
     for (uint64_t n = 1;; n++) {
         workload *w;
         device_memory_account account;
@@ -344,7 +350,7 @@ static void preparing_survives_every_failed_device_call(void **state) {
 static void preparing_survives_every_failed_allocation(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_batch();
-    device *dev = open_cpu();
+    device *dev = open_device();
     for (uint64_t n = 1;; n++) {
         workload *w = NULL;
         device_memory_account account;
@@ -393,7 +399,7 @@ static void self_test(plan_fixture *f, const char *known, bool is_random) {
     if (strcmp(text, known) != 0) print_message("self-test digest: %s\n", text);
     assert_string_equal(text, known);
     for (uint64_t seed = 1; seed <= 3; seed++) {
-        assert_ok(device_set_adversarial_order(r.dev, seed, NULL));
+        assert_ok(fixture_adversarial_order(r.dev, seed, NULL));
         assert_ok(workload_self_test(r.w, r.program, other, NULL));
         assert_memory_equal(first, other, 32);
     }
@@ -443,7 +449,7 @@ static void progress_is_reported_in_order(void *context, const char *stage, uint
 static void preparing_reports_its_stages(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_small();
-    device *dev = open_cpu();
+    device *dev = open_device();
     workload *w;
     char seen[64] = "";
     const workload_progress progress = {progress_is_reported_in_order, seen};
