@@ -59,8 +59,8 @@ bool onnx_model_is_table(const onnx_model *model);
 
 /* onnx_interpret evaluates the original model (exact activations, binary64) on rows[row_count][input_count]
  * of raw inputs, as a CSV or npy has them, into scores[row_count][score_count]: what decrypted scores
- * multiplied by the package's factor (client_score_factor) must be. CKKS_OUT_OF_RANGE if a score is not finite, or a category
- * is not one that the model takes. */
+ * multiplied by the package's factor (client_score_factor) must be. CKKS_OUT_OF_RANGE if a score is not
+ * finite, or a category is not one that the model takes. */
 ckks_status onnx_interpret(double *scores, const onnx_model *model, const double *rows, uint64_t row_count,
                            ckks_error *err);
 
@@ -119,6 +119,11 @@ typedef struct compile_report compile_report;
  */
 ckks_status compile_model(uint8_t **package, size_t *size, compile_report **report,
                           const compile_options *options, ckks_error *err);
+
+/* compile_operators_print writes every ONNX operator that is known: what runs encrypted, what the client
+ * does, what is computed while the model is read, and what is refused with which way out; a Markdown table,
+ * or one JSON object and a newline. */
+void compile_operators_print(FILE *to, bool is_json);
 
 /* One operator that cannot run encrypted. */
 typedef struct compile_refusal {

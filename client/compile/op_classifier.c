@@ -296,9 +296,12 @@ static ckks_status normalizer_lower(lowering *l, const model_node *node, ckks_er
 }
 
 const operator_row operators_classifier[] = {
-    {"ai.onnx.ml", "Scaler", 1, 1, 1, 0, scaler_evaluate, scaler_lower, NULL},
-    {"ai.onnx.ml", "LinearClassifier", 1, 1, 2, 0, classifier_evaluate, classifier_lower, NULL},
-    {"ai.onnx.ml", "Normalizer", 1, 1, 1, OPERATOR_AFTER_SCORES, normalizer_evaluate, normalizer_lower, NULL},
-    {"ai.onnx.ml", "ZipMap", 1, 1, 1, OPERATOR_AFTER_SCORES, after_evaluate, zipmap_lower, NULL},
+    {"ai.onnx.ml", "Scaler", 1, 1, 1, 0, scaler_evaluate, scaler_lower, "at the beginning: by the client"},
+    {"ai.onnx.ml", "LinearClassifier", 1, 1, 2, 0, classifier_evaluate, classifier_lower,
+     "link and labels: by the client"},
+    {"ai.onnx.ml", "Normalizer", 1, 1, 1, OPERATOR_AFTER_SCORES | OPERATOR_CLIENT_SIDE, normalizer_evaluate,
+     normalizer_lower, "before encryption, or probabilities behind the scores"},
+    {"ai.onnx.ml", "ZipMap", 1, 1, 1, OPERATOR_AFTER_SCORES | OPERATOR_CLIENT_SIDE, after_evaluate,
+     zipmap_lower, NULL},
     {0},
 };

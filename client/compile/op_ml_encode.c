@@ -317,14 +317,15 @@ static ckks_status label_encoder_lower(lowering *l, const model_node *node, ckks
 
 #define BEFORE "before encryption, by the client"
 const operator_row operators_encode[] = {
-    {"ai.onnx.ml", "Imputer", 1, 1, 1, 0, imputer_evaluate, before_encryption, BEFORE},
-    {"ai.onnx.ml", "OneHotEncoder", 1, 1, 1, 0, one_hot_evaluate, before_encryption, BEFORE},
-    {"ai.onnx.ml", "LabelEncoder", 1, 1, 1, OPERATOR_AFTER_SCORES, label_encoder_evaluate,
-     label_encoder_lower, BEFORE ", or behind the scores: names of classes"},
-    {"ai.onnx.ml", "Binarizer", 1, 1, 1, 0, binarizer_evaluate, before_encryption, BEFORE},
-    {"ai.onnx.ml", "FeatureVectorizer", 1, OPERATOR_MANY, 1, 0, vectorizer_evaluate, before_encryption,
+    {"ai.onnx.ml", "Imputer", 1, 1, 1, OPERATOR_CLIENT_SIDE, imputer_evaluate, before_encryption, BEFORE},
+    {"ai.onnx.ml", "OneHotEncoder", 1, 1, 1, OPERATOR_CLIENT_SIDE, one_hot_evaluate, before_encryption,
      BEFORE},
-    {"ai.onnx.ml", "ArrayFeatureExtractor", 2, 2, 1, OPERATOR_AFTER_SCORES, extractor_evaluate,
-     extractor_lower, NULL},
+    {"ai.onnx.ml", "LabelEncoder", 1, 1, 1, OPERATOR_AFTER_SCORES | OPERATOR_CLIENT_SIDE,
+     label_encoder_evaluate, label_encoder_lower, BEFORE ", or behind the scores: names of classes"},
+    {"ai.onnx.ml", "Binarizer", 1, 1, 1, OPERATOR_CLIENT_SIDE, binarizer_evaluate, before_encryption, BEFORE},
+    {"ai.onnx.ml", "FeatureVectorizer", 1, OPERATOR_MANY, 1, OPERATOR_CLIENT_SIDE, vectorizer_evaluate,
+     before_encryption, BEFORE},
+    {"ai.onnx.ml", "ArrayFeatureExtractor", 2, 2, 1, OPERATOR_AFTER_SCORES | OPERATOR_CLIENT_SIDE,
+     extractor_evaluate, extractor_lower, "columns, or a label"},
     {0},
 };

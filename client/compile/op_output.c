@@ -103,7 +103,7 @@ static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error 
 }
 
 const operator_row operators_output[] = {
-    {"", "Softmax", 1, 1, 1, OPERATOR_CLIENT_SIDE, softmax_evaluate, softmax_lower, NULL},
+    {"", "Softmax", 1, 1, 1, OPERATOR_CLIENT_SIDE, softmax_evaluate, softmax_lower, "over all scores"},
     {"", "ArgMax", 1, 1, 1, OPERATOR_AFTER_SCORES | OPERATOR_CLIENT_SIDE, argmax_evaluate, argmax_lower,
      NULL},
     {0},

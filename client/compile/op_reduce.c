@@ -149,17 +149,21 @@ static ckks_status reduce_lower(lowering *l, const model_node *node, ckks_error 
     return lower_linear(l, node, from, matrix, NULL, err);
 }
 
-#define REDUCE(type, flags)                                                                                  \
-    { "", type, 1, 2, 1, flags, reduce_evaluate, reduce_lower, (flags) ? NULL : "constant axes" }
+#define REDUCE(type, flags, note)                                                                            \
+    { "", type, 1, 2, 1, flags, reduce_evaluate, reduce_lower, note }
 
 const operator_row operators_reduce[] = {
-    REDUCE("ReduceSum", 0),
-    REDUCE("ReduceMean", 0),
-    REDUCE("ReduceSumSquare", 0),
-    REDUCE("ReduceL1", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED),
-    REDUCE("ReduceL2", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED),
-    REDUCE("ReduceMax", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED),
-    REDUCE("ReduceMin", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED),
-    REDUCE("ReduceProd", OPERATOR_CONSTANT_ONLY),
+    REDUCE("ReduceSum", 0, "constant axes"),
+    REDUCE("ReduceMean", 0, "constant axes"),
+    REDUCE("ReduceSumSquare", 0, "constant axes"),
+    REDUCE("ReduceL1", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,
+           "not a sum: use ReduceSum or ReduceSumSquare"),
+    REDUCE("ReduceL2", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,
+           "not a sum: use ReduceSum or ReduceSumSquare"),
+    REDUCE("ReduceMax", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,
+           "a maximum needs comparisons: use ReduceMean"),
+    REDUCE("ReduceMin", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,
+           "a minimum needs comparisons: use ReduceMean"),
+    REDUCE("ReduceProd", OPERATOR_CONSTANT_ONLY, NULL),
     {0},
 };

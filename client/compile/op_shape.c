@@ -187,12 +187,12 @@ static ckks_status constant_evaluate(evaluation *e, ckks_error *err) {
 
 const operator_row operators_shape[] = {
     {"", "Flatten", 1, 1, 1, OPERATOR_AFTER_SCORES, flatten_evaluate, pass_lower, NULL},
-    {"", "Reshape", 2, 2, 1, OPERATOR_AFTER_SCORES, reshape_evaluate, reshape_lower, NULL},
+    {"", "Reshape", 2, 2, 1, OPERATOR_AFTER_SCORES, reshape_evaluate, reshape_lower, "constant shape"},
     {"", "Squeeze", 1, 2, 1, OPERATOR_AFTER_SCORES, squeeze_evaluate, axes_lower, "constant axes"},
     {"", "Unsqueeze", 1, 2, 1, OPERATOR_AFTER_SCORES, unsqueeze_evaluate, axes_lower, "constant axes"},
     {"", "Dropout", 1, 3, 2, 0, dropout_evaluate, dropout_lower, "left out"},
     {"", "Identity", 1, 1, 1, OPERATOR_AFTER_SCORES, identity_evaluate, pass_lower, NULL},
-    {"", "Cast", 1, 1, 1, OPERATOR_AFTER_SCORES, cast_evaluate, cast_lower, NULL},
-    {"", "Constant", 0, 0, 1, 0, constant_evaluate, pass_lower, NULL},
+    {"", "Cast", 1, 1, 1, OPERATOR_AFTER_SCORES, cast_evaluate, cast_lower, "to real numbers"},
+    {"", "Constant", 0, 0, 1, OPERATOR_CONSTANT_ONLY, constant_evaluate, pass_lower, NULL},
     {0},
 };

@@ -238,8 +238,9 @@ const operator_row operators_window[] = {
     {"", "Conv", 2, 3, 1, 0, conv_evaluate, conv_lower, "constant weights"},
     {"", "AveragePool", 1, 1, 1, 0, pool_evaluate, pool_lower, NULL},
     {"", "GlobalAveragePool", 1, 1, 1, 0, pool_evaluate, pool_lower, NULL},
-    {"", "MaxPool", 1, 1, 2, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, pool_evaluate, maximum_lower, NULL},
+    {"", "MaxPool", 1, 1, 2, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, pool_evaluate, maximum_lower,
+     "a maximum needs comparisons: use AveragePool with the same kernel and train again"},
     {"", "GlobalMaxPool", 1, 1, 1, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, pool_evaluate, maximum_lower,
-     NULL},
+     "a maximum needs comparisons: use AveragePool with the same kernel and train again"},
     {0},
 };

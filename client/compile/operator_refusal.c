@@ -9,6 +9,7 @@
     "64; torch: SiLU), and export that"
 #define FLOAT_MODEL                                                                                          \
     "export the model before quantisation: encrypted numbers are real, so it is neither slower nor larger"
+#define QUANTISED  "quantised numbers are rounded, and polynomials do not round"
 #define STATISTICS "it divides by a value that depends on the input"
 #define BATCH_NORM                                                                                           \
     "train with BatchNormalization instead, whose statistics are constants once training is over"
@@ -49,8 +50,6 @@ static const refusal_row rows[] = {
     {"If", "a branch on encrypted data cannot be taken", "export the branch that inference takes"},
     {"Attention", "scores between positions are softmaxed, which divides by encrypted values",
      "use convolutions or a linear attention without a softmax"},
-    {"MultiHeadAttention", "scores between positions are softmaxed, which divides by encrypted values",
-     "use convolutions or a linear attention without a softmax"},
     {"Sin", "only activations have polynomials here", "apply it before encryption"},
     {"Cos", "only activations have polynomials here", "apply it before encryption"},
     {"Scatter", "where it writes is not compiled", "write the placement as a MatMul with constants"},
@@ -64,6 +63,13 @@ static const refusal_row rows[] = {
     {"Einsum", "it is not compiled", "write it as MatMul, Transpose and Reshape"},
     {"RandomNormal", "it gives other numbers each time", "export the model in evaluation mode"},
     {"RandomUniform", "it gives other numbers each time", "export the model in evaluation mode"},
+    {"QuantizeLinear", QUANTISED, FLOAT_MODEL},
+    {"DequantizeLinear", QUANTISED, FLOAT_MODEL},
+    {"DynamicQuantizeLinear", QUANTISED, FLOAT_MODEL},
+    {"QLinearConv", QUANTISED, FLOAT_MODEL},
+    {"QLinearMatMul", QUANTISED, FLOAT_MODEL},
+    {"ConvInteger", QUANTISED, FLOAT_MODEL},
+    {"MatMulInteger", QUANTISED, FLOAT_MODEL},
     {"ai.onnx.ml.TreeEnsemble", "trees compare, which encrypted numbers cannot", DISTIL},
     {"ai.onnx.ml.TreeEnsembleClassifier", "trees compare, which encrypted numbers cannot", DISTIL},
     {"ai.onnx.ml.TreeEnsembleRegressor", "trees compare, which encrypted numbers cannot", DISTIL},
@@ -78,12 +84,11 @@ static bool has_prefix(const char *text, const char *prefix) {
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/* QLinearConv, QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear, ConvInteger, com.microsoft.QGemm */
+/* also those of other sets: com.microsoft.QLinearAdd, QGemm */
 static bool is_quantised(const char *type) {
     const char *name = strrchr(type, '.') ? strrchr(type, '.') + 1 : type;
     return has_prefix(name, "QLinear") || has_prefix(name, "QGemm") || has_prefix(name, "QAttention") ||
-           strstr(name, "QuantizeLinear") || strstr(name, "quantizeLinear") ||
-           strcmp(name, "ConvInteger") == 0 || strcmp(name, "MatMulInteger") == 0;
+           strstr(name, "QuantizeLinear");
 }
 
 void operator_way_out(const char *type, const char **reason, const char **way_out) {
@@ -97,8 +102,7 @@ void operator_way_out(const char *type, const char **reason, const char **way_ou
             "export for plain ONNX, without fused operators: with Gemm, MatMul, Conv, Add, Mul, Reshape "
             "and an activation";
     }
-    if (is_quantised(type))
-        *reason = "quantised numbers are rounded, which polynomials cannot", *way_out = FLOAT_MODEL;
+    if (is_quantised(type)) *reason = QUANTISED, *way_out = FLOAT_MODEL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strcmp(rows[i].type, type) == 0) *reason = rows[i].reason, *way_out = rows[i].way_out;
 }

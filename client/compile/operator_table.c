@@ -6,8 +6,8 @@
 static const operator_row *const families[] = {
     operators_gemm,       operators_window, operators_normalization, operators_elementwise,
     operators_activation, operators_reduce, operators_move,          operators_shape,
-    operators_constant,   operators_output, operators_classifier,
-    operators_encode,     operators_linear};
+    operators_constant,   operators_output, operators_classifier,    operators_encode,
+    operators_linear};
 
 const operator_row *operator_row_at(uint32_t index) {
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)

@@ -8,6 +8,7 @@ typedef struct arguments {
     ctl_options common;
     const char *calibration, *output, *label_column;
     compile_options options;
+    bool lists_operators;
 } arguments;
 
 enum {
@@ -21,7 +22,8 @@ enum {
     OPTION_CHECK_ROWS,
     OPTION_KEY_BUDGET,
     OPTION_LAYOUT,
-    OPTION_BATCH
+    OPTION_BATCH,
+    OPTION_OPERATORS
 };
 static const struct argp_option options[] = {
     {"calibration", OPTION_CALIBRATION, "FILE", 0, "rows that show the ranges of inputs: CSV, .npy or IDX",
@@ -45,6 +47,8 @@ static const struct argp_option options[] = {
      "latency (default): one row at a time; throughput: many rows in one request; auto: see --batch", 0},
     {"batch", OPTION_BATCH, "ROWS", 0,
      "rows that come together: auto takes the layout that is faster for them", 0},
+    {"operators", OPTION_OPERATORS, NULL, 0,
+     "list the ONNX operators that run encrypted, that clients apply, and that are refused; nothing else", 0},
     {0}};
 
 static double real(struct argp_state *state, const char *text, double max, const char *name) {
@@ -110,11 +114,15 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case OPTION_BATCH:
         a->options.batch = integer(state, argument, 1, 1e9, "batch");
         return 0;
+    case OPTION_OPERATORS:
+        a->lists_operators = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (a->options.onnx_path) argp_usage(state);
         a->options.onnx_path = argument;
         return 0;
     case ARGP_KEY_END:
+        if (a->lists_operators) return 0;
         if (!a->options.onnx_path || !a->calibration)
             argp_error(state, "a model and --calibration FILE are needed");
         if (a->options.layout == COMPILE_LAYOUT_AUTO && !a->options.batch)
@@ -128,7 +136,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 static const struct argp parser = {
     options,
     parse,
-    "MODEL.onnx --calibration FILE",
+    "MODEL.onnx --calibration FILE\n--operators",
     "Turn a trained model into a package that a server evaluates on encrypted inputs.\v"
     "The calibration rows, raw as the model takes them, show which ranges occur: activations become "
     "polynomials that "
@@ -194,6 +202,10 @@ int command_compile(int argc, char **argv) {
     compile_report *report = NULL;
     char path[CTL_PATH_MAX];
     argp_parse(&parser, argc, argv, 0, NULL, &a);
+    if (a.lists_operators) {
+        compile_operators_print(stdout, a.common.json);
+        return EXIT_GOOD;
+    }
     stage_bar bar = {.options = &a.common};
     a.options.allow_insecure = a.common.allow_insecure;
     a.options.progress = progress, a.options.progress_context = &bar;
