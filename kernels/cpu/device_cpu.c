@@ -8,6 +8,7 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define THREADS_MAX 1024u
@@ -16,9 +17,17 @@ static void cpu_close(void *self) {
     free(self);
 }
 
+/* Keys and arenas are read from one end to the other: with pages of 4 KiB every new one is a walk of the page
+ * table. Large blocks start on a large page and ask the kernel for large pages; it may decline. */
+#define LARGE_PAGE ((uint64_t)2 << 20)
+
 static ckks_status cpu_allocate(void *self, void **out, uint64_t bytes, ckks_error *err) {
     (void)self;
-    if (posix_memalign(out, VALUE_ALIGNMENT, bytes) == 0) return CKKS_OK;
+    const bool is_large = bytes >= 2 * LARGE_PAGE;
+    if (posix_memalign(out, is_large ? LARGE_PAGE : VALUE_ALIGNMENT, bytes) == 0) {
+        if (is_large) (void)madvise(*out, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE);
+        return CKKS_OK;
+    }
     *out = NULL;
     return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "bytes", "the system has no %llu bytes",
                           (unsigned long long)bytes);

@@ -29,16 +29,7 @@ const char *cpu_isa_name(cpu_isa isa);
  * is the column taken. */
 cpu_kernel cpu_kernel_find(kernel_id kernel, cpu_isa isa, cpu_isa *used);
 
-/* ---- composed of other rows at the same instruction set (switch_composed.c) ---- */
-
-void cpu_switch_product_scalar(const void *arguments);
-void cpu_switch_product_avx2(const void *arguments);
-void cpu_switch_product_avx512(const void *arguments);
-void cpu_key_switch_scalar(const void *arguments);
-void cpu_key_switch_avx2(const void *arguments);
-void cpu_key_switch_avx512(const void *arguments);
-
-/* ---- scalar.  keyswitch_scalar.c, linear_scalar.c: MOD_UP ... MATRIX_PRODUCT ---- */
+/* ---- scalar.  keyswitch_scalar.c, switch_scalar.c, linear_scalar.c: MOD_UP ... MATRIX_PRODUCT ---- */
 
 void cpu_copy_scalar(const void *arguments);
 void cpu_negate_scalar(const void *arguments);
@@ -55,6 +46,8 @@ void cpu_ntt_inverse_scalar(const void *arguments);
 void cpu_automorphism_scalar(const void *arguments);
 void cpu_mod_up_scalar(const void *arguments);
 void cpu_key_product_scalar(const void *arguments);
+void cpu_switch_product_scalar(const void *arguments);
+void cpu_key_switch_scalar(const void *arguments);
 void cpu_mod_down_scalar(const void *arguments);
 void cpu_rescale_scalar(const void *arguments);
 void cpu_diagonal_sum_scalar(const void *arguments);
@@ -86,6 +79,8 @@ void cpu_ntt_inverse_avx2(const void *arguments);
 void cpu_automorphism_avx2(const void *arguments);
 void cpu_mod_up_avx2(const void *arguments);
 void cpu_key_product_avx2(const void *arguments);
+void cpu_switch_product_avx2(const void *arguments);
+void cpu_key_switch_avx2(const void *arguments);
 void cpu_mod_down_avx2(const void *arguments);
 void cpu_rescale_avx2(const void *arguments);
 void cpu_diagonal_sum_avx2(const void *arguments);
@@ -105,6 +100,8 @@ void cpu_ntt_inverse_avx512(const void *arguments);
 void cpu_automorphism_avx512(const void *arguments);
 void cpu_mod_up_avx512(const void *arguments);
 void cpu_key_product_avx512(const void *arguments);
+void cpu_switch_product_avx512(const void *arguments);
+void cpu_key_switch_avx512(const void *arguments);
 void cpu_mod_down_avx512(const void *arguments);
 void cpu_rescale_avx512(const void *arguments);
 void cpu_diagonal_sum_avx512(const void *arguments);

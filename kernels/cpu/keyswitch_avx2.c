@@ -1,1 +1,3 @@
 #include "kernels/cpu/keyswitch_lanes.h"
+
+#include "kernels/cpu/switch_lanes.h"

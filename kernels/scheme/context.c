@@ -11,7 +11,8 @@
 #include <sodium.h>
 #include <stdlib.h>
 
-#define TABLE_WORDS 6u /* per prime and coefficient */
+#define TABLE_WORDS      6u /* per prime and coefficient */
+#define CACHE_LINE_WORDS 8u
 _Static_assert(sizeof(double) == sizeof(uint64_t), "tables of both lie in one allocation");
 
 struct ckks_context {
@@ -150,11 +151,14 @@ ckks_status context_create(ckks_context **out, const ckks_params *params, ckks_e
     ckks_context *x = calloc(1, sizeof *x);
     if (!x) goto out;
     x->params = *params;
-    x->ntt_words = malloc((size_t)prime_count * TABLE_WORDS * n * sizeof *x->ntt_words);
+    x->ntt_words = malloc(((size_t)prime_count * TABLE_WORDS * n + CACHE_LINE_WORDS) * sizeof *x->ntt_words);
     if (!x->ntt_words) goto out;
+    /* vectors of roots do not straddle cache lines */
+    uint64_t *tables =
+        x->ntt_words + (-((uintptr_t)x->ntt_words / sizeof(uint64_t)) & (CACHE_LINE_WORDS - 1));
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < prime_count; i++)
-        fill_ntt(&x->ntt[i], x->ntt_words + (size_t)i * TABLE_WORDS * n, params, (uint32_t)i);
+        fill_ntt(&x->ntt[i], tables + (size_t)i * TABLE_WORDS * n, params, (uint32_t)i);
     if ((rc = fill_conversions(x)) != CKKS_OK) goto out;
     if ((rc = encoder_roots_create(&x->roots, params->log_n)) != CKKS_OK) goto out;
     *out = x, x = NULL;

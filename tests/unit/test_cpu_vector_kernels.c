@@ -24,6 +24,7 @@ static struct {
     prng rng;
     bool is_seen[KERNEL_COUNT];
     uint64_t launches;
+    uint32_t switches_seen; /* how often */
 } now;
 
 #define PATTERN_RANDOM FIXTURE_PATTERNS
@@ -256,6 +257,60 @@ static void check_mod_down(uint64_t *sum, uint64_t *add, uint32_t level, uint32_
     free(scratch);
 }
 
+/* SWITCH_PRODUCT and KEY_SWITCH of two polynomials: for one thread, for a small team, and for one that has
+ * more threads than limbs */
+static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint32_t pattern) {
+    const uint32_t key_digits = params_digit_count(now.f.params, key_level),
+                   threads = (uint32_t)omp_get_max_threads();
+    uint64_t *key = poly(basis_qp(key_level), 2 * key_digits, pattern);
+    uint64_t *scratch = memory(key_switch_scratch(now.f.params, level + 1, 2) * now.f.n * 8);
+    const key_table_entry entries[2] = {{(uint64_t)(uintptr_t)key, key_level + 1, 0}, {0, key_level + 1, 0}};
+    const key_product_item items[2] = {{0, 0, 5, 0}, {1, 0, 2 * now.f.n - 1, 1}},
+                           sum[2] = {{0, 0, 25, 0}, {1, 0, 1, 0}};
+    kernel_switch_product_args args = {.tables = now.f.tables,
+                                       .a = device_fixture_poly(a, 1, basis_q(level)),
+                                       .a_batch_stride = level + 1,
+                                       .batch_count = 2,
+                                       .keys = entries,
+                                       .key_count = 2,
+                                       .uniform = {.key = 0, .galois_element = 3},
+                                       .scratch = scratch};
+    const uint64_t bytes = 2 * poly_bytes(basis_qp(level));
+    const uint32_t teams[3] = {threads, 2, 24};
+    for (uint32_t t = 0; t < (now.switches_seen++ % 16 ? 1 : 3); t++) {
+        omp_set_num_threads((int)teams[t]);
+        args.items = args.items_host = NULL, args.is_sum = 0;
+        compare(KERNEL_SWITCH_PRODUCT, &args, &args.out, 2 * bytes);
+        args.items = args.items_host = items;
+        compare(KERNEL_SWITCH_PRODUCT, &args, &args.out, 2 * bytes);
+        args.items = args.items_host = sum, args.is_sum = 1;
+        compare(KERNEL_SWITCH_PRODUCT, &args, &args.out, bytes);
+        for (uint32_t with_rescale = 0; with_rescale <= (level > 0); with_rescale++)
+            for (uint32_t kept = 0; kept <= 2; kept++) {
+                const kernel_basis down = basis_q(level - with_rescale);
+                kernel_key_switch_args whole = {
+                    .tables = now.f.tables,
+                    .out = device_fixture_poly(NULL, 2, down),
+                    .a = args.a,
+                    .add = device_fixture_poly(kept ? a : NULL, kept, basis_q(level)),
+                    .key = kept == 2 && with_rescale, /* the one that is absent */
+                    .galois_element = kept == 1 ? 5 : 1,
+                    .batch_count = 2 - with_rescale,
+                    .out_batch_stride = 2 * basis_limb_count(down),
+                    .a_batch_stride = level + 1,
+                    .add_batch_stride = 0,
+                    .with_rescale = with_rescale,
+                    .keys = entries,
+                    .key_count = 2,
+                    .scratch = scratch};
+                compare(KERNEL_KEY_SWITCH, &whole, &whole.out.words,
+                        whole.batch_count * 2 * poly_bytes(down));
+            }
+    }
+    omp_set_num_threads((int)threads);
+    free(key), free(scratch);
+}
+
 static void check_keyswitch(uint32_t level, uint32_t pattern) {
     const uint32_t key_level = now.f.params->q_count - 1;
     uint64_t *a = poly(basis_q(level), 2, pattern), *digits = check_mod_up(a, level);
@@ -272,6 +327,8 @@ static void check_keyswitch(uint32_t level, uint32_t pattern) {
         compare(KERNEL_RESCALE, &args, &args.out.words, 2 * poly_bytes(basis_q(level - 1)));
         free(scratch);
     }
+    if (now.f.params->log_n <= 13 && (pattern == 2 || pattern >= PATTERN_RANDOM))
+        check_switches(a, level, key_level, pattern);
     free(a), free(digits), free(sum);
 }
 

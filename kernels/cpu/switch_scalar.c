@@ -1,6 +1,6 @@
 /*
- * SWITCH_PRODUCT and KEY_SWITCH: on the CPU the kernels that they are defined by, one after the other, at the
- * instruction set that was chosen. Digits and products pass through scratch.
+ * SWITCH_PRODUCT and KEY_SWITCH in plain C: the kernels that they are defined by, one after the other. Digits
+ * and products pass through scratch. The vector versions (switch_lanes.h) go limb by limb.
  */
 #include "kernels/cpu/kernels_cpu.h"
 
@@ -8,14 +8,14 @@ static const ckks_params *params_of(const device_tables *tables) {
     return context_params(device_tables_context(tables));
 }
 
-static void switch_product(const kernel_switch_product_args *args, cpu_isa isa) {
+static void switch_product(const kernel_switch_product_args *args) {
     const ckks_params *params = params_of(args->tables);
     const uint32_t n = params_n(params), q_limbs = args->a.basis.q_count;
     uint64_t *digits = args->scratch + (size_t)args->batch_count * q_limbs * n;
     const kernel_mod_up_args up = {
         args->tables, digits, args->a, args->a_batch_stride, args->batch_count, args->scratch,
     };
-    cpu_kernel_find(KERNEL_MOD_UP, isa, NULL)(&up);
+    cpu_mod_up_scalar(&up);
     const kernel_key_product_args product = {
         .tables = args->tables,
         .out = args->out,
@@ -30,10 +30,10 @@ static void switch_product(const kernel_switch_product_args *args, cpu_isa isa) 
         .item_count = args->batch_count,
         .uniform = args->uniform,
     };
-    cpu_kernel_find(KERNEL_KEY_PRODUCT, isa, NULL)(&product);
+    cpu_key_product_scalar(&product);
 }
 
-static void key_switch(const kernel_key_switch_args *args, cpu_isa isa) {
+static void key_switch(const kernel_key_switch_args *args) {
     const ckks_params *params = params_of(args->tables);
     const uint32_t n = params_n(params), q_limbs = args->a.basis.q_count, limbs = q_limbs + params->p_count;
     uint64_t *product = args->scratch + switch_product_scratch(params, q_limbs, args->batch_count) * n;
@@ -48,7 +48,7 @@ static void key_switch(const kernel_key_switch_args *args, cpu_isa isa) {
         .uniform = {.key = args->key, .galois_element = args->galois_element},
         .scratch = args->scratch,
     };
-    switch_product(&up, isa);
+    switch_product(&up);
     /* the digits' memory is free now, and warm */
     const uint64_t down_limbs = 2ull * args->batch_count * (params->p_count + 2 * q_limbs);
     const bool fits = down_limbs <= switch_product_scratch(params, q_limbs, args->batch_count);
@@ -65,24 +65,12 @@ static void key_switch(const kernel_key_switch_args *args, cpu_isa isa) {
         .with_rescale = args->with_rescale,
         .scratch = fits ? args->scratch : product + (size_t)2 * args->batch_count * limbs * n,
     };
-    cpu_kernel_find(KERNEL_MOD_DOWN, isa, NULL)(&down);
+    cpu_mod_down_scalar(&down);
 }
 
 void cpu_switch_product_scalar(const void *arguments) {
-    switch_product(arguments, CPU_ISA_SCALAR);
-}
-void cpu_switch_product_avx2(const void *arguments) {
-    switch_product(arguments, CPU_ISA_AVX2);
-}
-void cpu_switch_product_avx512(const void *arguments) {
-    switch_product(arguments, CPU_ISA_AVX512);
+    switch_product(arguments);
 }
 void cpu_key_switch_scalar(const void *arguments) {
-    key_switch(arguments, CPU_ISA_SCALAR);
-}
-void cpu_key_switch_avx2(const void *arguments) {
-    key_switch(arguments, CPU_ISA_AVX2);
-}
-void cpu_key_switch_avx512(const void *arguments) {
-    key_switch(arguments, CPU_ISA_AVX512);
+    key_switch(arguments);
 }

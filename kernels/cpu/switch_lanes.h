@@ -1,0 +1,248 @@
+/*
+ * Whole key switches on vector units; template, included after keyswitch_lanes.h, once per instruction set.
+ * The words of MOD_UP, KEY_PRODUCT and MOD_DOWN one after the other (switch_scalar.c).
+ *
+ * Work goes limb by limb: the digits of one limb are converted, transformed and multiplied by the key while
+ * they are in the second-level cache, in a buffer that the thread uses again for the next limb; digits as a
+ * whole never reach memory. On one thread the division by P follows at once too, so that products do not
+ * reach it either: the limbs of P first, whose residues every other limb needs.
+ *
+ * A team that is large for the number of limbs would idle: it runs the kernels one after the other, which it
+ * spreads over limbs *and* digits.
+ */
+#include <omp.h>
+
+typedef struct switch_shape {
+    product_shape product;
+    const kernel_poly *a;
+    size_t a_batch_words;
+    uint32_t batch_count, digit_size, limbs;
+    uint64_t *source;  /* [batch][limb of q][N] */
+    uint64_t *buffers; /* [batch][limb of q and p][digit][N], as far as needed: one [digit][N] per thread */
+} switch_shape;
+
+static switch_shape switch_shape_of(const device_tables *tables, const kernel_poly *a,
+                                    uint32_t a_batch_stride, uint32_t batch_count,
+                                    const key_table_entry *keys, uint32_t key_count, uint64_t *scratch) {
+    const ckks_context *context = device_tables_context(tables);
+    const ckks_params *params = context_params(context);
+    const uint32_t n = params_n(params), q_limbs = a->basis.q_count;
+    switch_shape shape = {
+        .product = {.context = context,
+                    .keys = keys,
+                    .key_count = key_count,
+                    .n = n,
+                    .log_n = params->log_n,
+                    .q_limbs = q_limbs,
+                    .p_limbs = params->p_count,
+                    .digits = params_digit_count(params, q_limbs - 1)},
+        .a = a,
+        .a_batch_words = (size_t)a_batch_stride * n,
+        .batch_count = batch_count,
+        .digit_size = params->digit_size,
+        .limbs = q_limbs + params->p_count,
+        .source = scratch,
+        .buffers = scratch + (size_t)batch_count * q_limbs * n,
+    };
+    lanes_turns_fill(&shape.product.turns);
+    return shape;
+}
+
+static const uint64_t *switch_input(const switch_shape *s, uint32_t entry, uint32_t limb) {
+    return poly_limb(s->a, 0, limb, s->product.n) + entry * s->a_batch_words;
+}
+static uint64_t *switch_source(const switch_shape *s, uint32_t entry, uint32_t limb) {
+    return s->source + ((size_t)entry * s->product.q_limbs + limb) * s->product.n;
+}
+static void fill_source(const switch_shape *s, uint32_t entry, uint32_t limb) {
+    const base_conversion *conversion =
+        context_mod_up(s->product.context, s->product.q_limbs - 1, limb / s->digit_size);
+    source_limb((source_word *)(void *)switch_source(s, entry, limb), switch_input(s, entry, limb),
+                conversion, limb % s->digit_size, s->product.context);
+}
+
+/* One limb of the product of one entry: its digits pass through `buffer`. */
+static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, limb_product *product,
+                        uint32_t entry, uint32_t limb, uint32_t key, uint64_t *buffer) {
+    const ckks_context *context = s->product.context;
+    const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
+    product->prime = basis_prime(basis, limb, context_params(context)->q_count);
+    product->count = 0, product->key = NULL;
+    find_key(product, &s->product, key, limb);
+    for (uint32_t d = 0; d < product->count; d++) {
+        uint64_t *digit = buffer + (size_t)d * s->product.n;
+        if (limb < s->product.q_limbs && limb / s->digit_size == d) {
+            product->digit[d] = switch_input(s, entry, limb);
+            continue;
+        }
+        const source_word *source =
+            (const source_word *)(const void *)switch_source(s, entry, d * s->digit_size);
+        convert_limb(digit, source, context_mod_up(context, s->product.q_limbs - 1, d), context,
+                     product->prime, NULL);
+        product->digit[d] = digit;
+    }
+    run_product(out0, out1, product, &s->product);
+}
+
+/* the digits of one limb: of the running thread, or of the task where there are more threads than tasks */
+static uint64_t *switch_buffer(const switch_shape *s, uint32_t task, uint32_t task_count) {
+    const uint32_t threads = (uint32_t)omp_get_num_threads();
+    const uint32_t index = threads <= task_count ? (uint32_t)omp_get_thread_num() : task;
+    return s->buffers + (size_t)index * s->product.digits * s->product.n;
+}
+
+static void switch_product_limbs(const kernel_switch_product_args *args, const switch_shape *s) {
+    const uint32_t outs = args->is_sum ? 1 : args->batch_count,
+                   entries = args->is_sum ? args->batch_count : 1;
+    const uint32_t n = s->product.n, task_count = outs * s->limbs;
+#pragma omp parallel if ((size_t)task_count * n >= TEAM_WORDS_HEAVY)
+    {
+#pragma omp for collapse(2) schedule(dynamic)
+        for (uint32_t b = 0; b < args->batch_count; b++)
+            for (uint32_t i = 0; i < s->product.q_limbs; i++) fill_source(s, b, i);
+#pragma omp for collapse(2) schedule(dynamic)
+        for (uint32_t t = 0; t < outs; t++)
+            for (uint32_t j = 0; j < s->limbs; j++) {
+                uint64_t *buffer = switch_buffer(s, t * s->limbs + j, task_count);
+                uint64_t *out = args->out + ((size_t)t * 2 * s->limbs + j) * n;
+                limb_product product = {0};
+                for (uint32_t b = t; b < t + entries; b++, product.is_added = true) {
+                    const key_product_item *item = args->items ? &args->items[b] : &args->uniform;
+                    product.galois_element = item->galois_element;
+                    switch_limb(out, out + (size_t)s->limbs * n, s, &product, b, j, item->key, buffer);
+                }
+            }
+    }
+}
+
+/* a team much smaller than the tasks keeps busy on them */
+static bool team_fits(uint32_t task_count) {
+    return 2 * (uint32_t)omp_get_max_threads() <= task_count || omp_get_max_threads() == 1;
+}
+
+void ISA(cpu_switch_product)(const void *arguments) {
+    const kernel_switch_product_args *args = arguments;
+    const switch_shape shape = switch_shape_of(args->tables, &args->a, args->a_batch_stride,
+                                               args->batch_count, args->keys, args->key_count, args->scratch);
+    if (team_fits((args->is_sum ? 1 : args->batch_count) * shape.limbs)) {
+        switch_product_limbs(args, &shape);
+        return;
+    }
+    const kernel_mod_up_args up = {
+        args->tables, shape.buffers, args->a, args->a_batch_stride, args->batch_count, args->scratch,
+    };
+    ISA(cpu_mod_up)(&up);
+    const kernel_key_product_args product = {
+        .tables = args->tables,
+        .out = args->out,
+        .out_count = args->is_sum ? 1 : args->batch_count,
+        .level = args->a.basis.q_count - 1,
+        .digits = shape.buffers,
+        .digits_count = args->batch_count,
+        .keys = args->keys,
+        .key_count = args->key_count,
+        .items = args->items,
+        .items_host = args->items_host,
+        .item_count = args->batch_count,
+        .uniform = args->uniform,
+    };
+    ISA(cpu_key_product)(&product);
+}
+
+/* ---- and the division by P ---- */
+
+/* One entry of a KEY_SWITCH on one thread. */
+typedef struct whole_switch {
+    const kernel_key_switch_args *args;
+    const switch_shape *shape;
+    const base_conversion *down;
+    uint64_t *product; /* [2][N]: the limb at hand */
+    uint64_t *residue; /* [2][source of `down`][N] */
+} whole_switch;
+
+static void whole_limb(const whole_switch *w, uint32_t entry, uint32_t limb) {
+    const kernel_key_switch_args *args = w->args;
+    const uint32_t n = w->shape->product.n;
+    limb_product product = {.galois_element = args->galois_element};
+    if (args->add.words && limb < w->shape->product.q_limbs)
+        for (uint32_t c = 0; c < args->add.component_count; c++)
+            product.add[c] = poly_limb(&args->add, c, limb, n) + (size_t)entry * args->add_batch_stride * n;
+    switch_limb(w->product, w->product + n, w->shape, &product, entry, limb, args->key, w->shape->buffers);
+}
+
+static void whole_entry(const whole_switch *w, uint32_t entry, uint32_t limbs_out) {
+    const kernel_key_switch_args *args = w->args;
+    const switch_shape *s = w->shape;
+    const ckks_context *context = s->product.context;
+    const uint32_t q_count = context_params(context)->q_count;
+    const size_t n = s->product.n, residues = w->down->source_count * n;
+    for (uint32_t i = 0; i < s->product.q_limbs; i++) fill_source(s, entry, i);
+    for (uint32_t i = 0; i < w->down->source_count; i++) {
+        const uint32_t prime = w->down->source[i];
+        whole_limb(w, entry, prime < q_count ? prime : s->product.q_limbs + (prime - q_count));
+        for (uint32_t c = 0; c < 2; c++)
+            source_limb((source_word *)(void *)(w->residue + c * residues + i * n), w->product + c * n,
+                        w->down, i, context);
+    }
+    for (uint32_t j = 0; j < limbs_out; j++) {
+        whole_limb(w, entry, j);
+        for (uint32_t c = 0; c < 2; c++) {
+            const forward_store store = {w->product + c * n, w->down->product_inverse[j]};
+            convert_limb(poly_limb(&args->out, c, j, (uint32_t)n) + entry * args->out_batch_stride * n,
+                         (const source_word *)(const void *)(w->residue + c * residues), w->down, context, j,
+                         &store);
+        }
+    }
+}
+
+static void whole_switches(const kernel_key_switch_args *args, const switch_shape *s, uint64_t *product) {
+    const uint32_t level = s->product.q_limbs - 1;
+    const whole_switch w = {
+        .args = args,
+        .shape = s,
+        .down = context_mod_down(s->product.context, level, args->with_rescale != 0),
+        .product = product,
+        .residue = product + (size_t)2 * args->batch_count * s->limbs * s->product.n,
+    };
+    for (uint32_t b = 0; b < args->batch_count; b++) whole_entry(&w, b, level + (args->with_rescale ? 0 : 1));
+}
+
+void ISA(cpu_key_switch)(const void *arguments) {
+    const kernel_key_switch_args *args = arguments;
+    const switch_shape shape = switch_shape_of(args->tables, &args->a, args->a_batch_stride,
+                                               args->batch_count, args->keys, args->key_count, args->scratch);
+    const uint32_t n = shape.product.n, q_limbs = shape.product.q_limbs;
+    uint64_t *product =
+        args->scratch +
+        switch_product_scratch(context_params(shape.product.context), q_limbs, args->batch_count) * n;
+    if (omp_get_max_threads() == 1 || (size_t)args->batch_count * shape.limbs * n < TEAM_WORDS_HEAVY) {
+        whole_switches(args, &shape, product);
+        return;
+    }
+    const kernel_switch_product_args up = {
+        .tables = args->tables,
+        .out = product,
+        .a = args->a,
+        .a_batch_stride = args->a_batch_stride,
+        .batch_count = args->batch_count,
+        .keys = args->keys,
+        .key_count = args->key_count,
+        .uniform = {.key = args->key, .galois_element = args->galois_element},
+        .scratch = args->scratch,
+    };
+    ISA(cpu_switch_product)(&up);
+    const kernel_mod_down_args down = {
+        .tables = args->tables,
+        .out = args->out,
+        .a = {product, 2, shape.limbs, {0, q_limbs, shape.product.p_limbs}},
+        .add = args->add,
+        .add_galois_element = args->galois_element,
+        .batch_count = args->batch_count,
+        .out_batch_stride = args->out_batch_stride,
+        .a_batch_stride = 2 * shape.limbs,
+        .add_batch_stride = args->add_batch_stride,
+        .with_rescale = args->with_rescale,
+        .scratch = product + (size_t)2 * args->batch_count * shape.limbs * n,
+    };
+    ISA(cpu_mod_down)(&down);
+}
