@@ -123,6 +123,20 @@ def refused():
                 [tensor("w", random(4, 4))], is_complete=False)
 
 
+def deep():
+    """Fourteen layers, each followed by tanh: more levels than there are without bootstrapping."""
+    make = helper.make_tensor_value_info
+    weights, nodes, at = np.random.default_rng(6), [], "x"
+    for i in range(1, 15):
+        nodes += [node("MatMul", [at, f"w{i}"], [f"h{i}"], f"layer_{i}"), node("Tanh", [f"h{i}"], [f"a{i}"], f"tanh_{i}")]
+        at = f"a{i}"
+    nodes[-1].output[0] = "y"
+    write_model(os.path.join(WHERE, "deep.onnx"), "deep", nodes, [make("x", TensorProto.FLOAT, ["n", 4])],
+                [make("y", TensorProto.FLOAT, None)],
+                [tensor(f"w{i}", weights.normal(0, 0.7, (4, 4))) for i in range(1, 15)], is_complete=False)
+
+
 if __name__ == "__main__":
     main()
     refused()
+    deep()

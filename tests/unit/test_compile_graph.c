@@ -120,6 +120,29 @@ static void linear_chains_fold_into_one_matrix(void **state) {
     arena_fini(&memory);
 }
 
+static void layer_through_a_narrow_middle_stays_two(void **state) {
+    (void)state;
+    arena memory = {0};
+    ir_graph g;
+    prng r;
+    ckks_error err = {0};
+    double row[300], before[300], after[300];
+    uint32_t number;
+    prng_init(&r, 8);
+    ir_init(&g, &memory);
+    const uint32_t input = append(&g, (ir_node){.kind = IR_INPUT, .count = 300});
+    const sparse *down = random_matrix(&memory, 4, 300, 1, &r), *up = random_matrix(&memory, 300, 4, 1, &r);
+    CHECK_STATUS(ir_linear(&number, &g, input, down, NULL, "down", &err), CKKS_OK);
+    CHECK_STATUS(ir_linear(&g.output, &g, number, up, NULL, "up", &err), CKKS_OK);
+    for (int i = 0; i < 300; i++) row[i] = prng_symmetric(&r);
+    evaluate(before, &g, row);
+    CHECK_STATUS(ir_fold(&g, &err), CKKS_OK);
+    evaluate(after, &g, row);
+    assert_int_equal(live_count(&g), 3); /* 512 diagonals in one, 4 + 4 in two */
+    for (int i = 0; i < 300; i++) assert_true(fabs(before[i] - after[i]) < 1e-12);
+    arena_fini(&memory);
+}
+
 static void nothing_folds_across_a_value_with_a_second_consumer(void **state) {
     (void)state;
     arena memory = {0};
@@ -459,6 +482,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chebyshev_errors_are_the_published_ones),
         cmocka_unit_test(linear_chains_fold_into_one_matrix),
+        cmocka_unit_test(layer_through_a_narrow_middle_stays_two),
         cmocka_unit_test(nothing_folds_across_a_value_with_a_second_consumer),
         cmocka_unit_test(leading_affine_steps_become_the_clients),
         cmocka_unit_test(a_model_that_is_only_affine_keeps_its_last_layer),

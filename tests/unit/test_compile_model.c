@@ -379,6 +379,45 @@ static void report_names_every_refused_operator(void **state) {
     compiled_fini(&c);
 }
 
+static void too_deep_says_which_levels_and_what_takes_most(void **state) {
+    (void)state;
+    compiled c;
+    ckks_error err = {0};
+    const compile_options options = {.onnx_path = "tests/data/onnx/deep.onnx",
+                                     .calibration = {some_rows, 2, 4, NULL}};
+    CHECK_STATUS(compile(&c, &options, &err), CKKS_UNSUPPORTED);
+    assert_string_equal(err.field, "depth");
+    print_message("  %s\n", err.message);
+    assert_non_null(strstr(err.message, "34 are available"));
+    assert_non_null(strstr(err.message, "tanh_"));
+    assert_non_null(strstr(err.message, "degree"));
+    compiled_fini(&c);
+}
+
+static void key_budget_is_kept_or_says_what_is_possible(void **state) {
+    (void)state;
+    rows calibration = {0};
+    ckks_error err = {0};
+    compiled c;
+    rows_read(&calibration, MODELS "mnist/calibration-images-idx3-ubyte.gz");
+    compile_options options = fast(MODELS "mnist/mnist.onnx", &calibration.matrix, NULL);
+    must(compile(&c, &options, &err), &err);
+    const uint64_t free_bytes = c.summary.key_bytes;
+    const uint32_t free_count = c.summary.key_count;
+    compiled_fini(&c);
+    options.key_budget_bytes = free_bytes - free_bytes / 20;
+    must(compile(&c, &options, &err), &err);
+    print_message("  %u keys of %llu bytes, or %u of %llu\n", free_count, (unsigned long long)free_bytes,
+                  c.summary.key_count, (unsigned long long)c.summary.key_bytes);
+    assert_true(c.summary.key_bytes <= options.key_budget_bytes);
+    compiled_fini(&c);
+    options.key_budget_bytes = 1000;
+    CHECK_STATUS(compile(&c, &options, &err), CKKS_TOO_LARGE);
+    assert_string_equal(err.field, "key_budget");
+    compiled_fini(&c);
+    rows_fini(&calibration);
+}
+
 static void report_tells_what_was_made(void **state) {
     (void)state;
     const compile_options options = {.onnx_path = "tests/data/onnx/silu.onnx",
@@ -437,6 +476,8 @@ int main(void) {
         cmocka_unit_test(wrong_options_are_refused_by_name),
         cmocka_unit_test(insecure_package_is_marked_for_ever),
         cmocka_unit_test(report_names_every_refused_operator),
+        cmocka_unit_test(too_deep_says_which_levels_and_what_takes_most),
+        cmocka_unit_test(key_budget_is_kept_or_says_what_is_possible),
         cmocka_unit_test(report_tells_what_was_made),
         cmocka_unit_test(failing_allocations_leave_nothing_behind),
     };
