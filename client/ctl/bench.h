@@ -25,7 +25,7 @@ typedef struct bench_options {
     const char *compare;
     const char *package;
     uint32_t rounds;
-    uint32_t slots[BENCH_COUNTS_MAX]; /* serve: how many at a time, one after the other */
+    uint32_t slots[BENCH_COUNTS_MAX]; /* serve, load: how many at a time, one run after the other */
     uint32_t slot_counts;
     uint32_t tenants, inputs; /* serve: key sets, and different requests of each */
 } bench_options;
@@ -77,6 +77,23 @@ char *bench_machine(char text[128]);
 int bench_ops(const bench_options *options);
 int bench_program(const bench_options *options);
 int bench_serve(const bench_options *options);
+int bench_load(const bench_options *options);
+
+/* ---- latencies under load (bench_latency.c) ---- */
+
+typedef struct bench_latencies {
+    uint32_t *values; /* 100 ns each */
+    uint32_t count;
+} bench_latencies;
+ckks_status bench_latencies_init(bench_latencies *l, ckks_error *err);
+void bench_latencies_fini(bench_latencies *l); /* accepts zeroed */
+void bench_latencies_keep(bench_latencies *l, uint64_t ns);
+/* merge sorts all parts into *out, which the caller ends; us: the value that `share` of them do not exceed.
+ */
+ckks_status bench_latencies_merge(bench_latencies *out, const bench_latencies *const *parts, uint32_t count,
+                                  ckks_error *err);
+double bench_latencies_us(const bench_latencies *sorted, double share);
+void bench_wait(double seconds);
 
 /* ---- requests whose answers are known (bench_requests.c) ---- */
 

@@ -14,18 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LATENCIES_MAX  (1u << 19) /* kept for each slot, of each kind */
-#define LATENCY_UNIT   100.0      /* ns */
 #define WARMUP_SECONDS 0.5
 #define FLAT_BYTES     (1u << 20) /* a difference below this is no growth */
 
 enum { PHASE_WARMUP, PHASE_COUNTING, PHASE_OVER };
-
-/* Latencies of one kind of request, in LATENCY_UNIT. */
-typedef struct latencies {
-    uint32_t *values;
-    uint32_t count;
-} latencies;
 
 /* Same key set as the request before on this slot, or another. */
 enum { KIND_SAME_KEYS, KIND_OTHER_KEYS, KINDS };
@@ -37,7 +29,7 @@ typedef struct worker {
     pthread_t thread;
     graph_slot *slot;
     graph_program *program;
-    latencies latency[KINDS];
+    bench_latencies latency[KINDS];
     uint64_t answers, wrong;
     uint64_t replay_ns, stage_ns, copy_out_ns;
     ckks_status rc;
@@ -71,12 +63,6 @@ typedef struct serve_run {
 
 /* ---- one slot ---- */
 
-static void keep(latencies *l, uint64_t ns) {
-    if (l->count == LATENCIES_MAX) return;
-    const double units = (double)ns / LATENCY_UNIT;
-    l->values[l->count++] = units < (double)UINT32_MAX ? (uint32_t)units : UINT32_MAX;
-}
-
 static ckks_status ask(worker *w, const bench_request *r, uint32_t kind, ckks_error *err) {
     const bench_requests *all = w->requests;
     graph_result result = {0};
@@ -87,7 +73,7 @@ static ckks_status ask(worker *w, const bench_request *r, uint32_t kind, ckks_er
     if (rc == CKKS_OK) {
         w->wrong += !bench_requests_match(all, r, &result); /* also while warming up */
         if (atomic_load_explicit(w->phase, memory_order_relaxed) == PHASE_COUNTING) {
-            keep(&w->latency[kind], ns);
+            bench_latencies_keep(&w->latency[kind], ns);
             w->answers++;
             w->replay_ns += result.replay_ns;
             w->stage_ns += result.stage_ns;
@@ -116,19 +102,15 @@ static void *work(void *context) {
 static void worker_fini(worker *w) {
     graph_program_destroy(w->program);
     graph_slot_destroy(w->slot);
-    for (int k = 0; k < KINDS; k++) free(w->latency[k].values);
+    for (int k = 0; k < KINDS; k++) bench_latencies_fini(&w->latency[k]);
 }
 
 static ckks_status worker_init(worker *w, const bench_requests *all, workload *load, ckks_error *err) {
     workload_memory memory;
     ckks_status rc;
     workload_memory_account(load, &memory);
-    for (int k = 0; k < KINDS; k++) {
-        const size_t bytes = (size_t)LATENCIES_MAX * sizeof *w->latency[k].values;
-        if (!(w->latency[k].values = malloc(bytes)))
-            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for latencies");
-        memset(w->latency[k].values, 0, bytes); /* resident now, so that it is no growth later */
-    }
+    for (int k = 0; k < KINDS; k++)
+        if ((rc = bench_latencies_init(&w->latency[k], err)) != CKKS_OK) return rc;
     if ((rc = graph_slot_create(&w->slot, all->dev, memory.arena_bytes, err)) != CKKS_OK) return rc;
     if ((rc = graph_program_create(&w->program, w->slot, &all->program, err)) != CKKS_OK) return rc;
     return workload_capture(load, w->program, 1, err);
@@ -155,39 +137,15 @@ static bool is_flat(const memory_state *before, const memory_state *after) {
            after->resident <= before->resident + FLAT_BYTES + before->resident / 100;
 }
 
-static void wait_seconds(double seconds) {
-    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    while (nanosleep(&t, &t) != 0) {}
-}
-
-static int compare_u32(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double percentile_us(const latencies *sorted, double share) {
-    if (!sorted->count) return 0;
-    const uint32_t at = (uint32_t)(share * (double)(sorted->count - 1));
-    return (double)sorted->values[at] * LATENCY_UNIT * 1e-3;
-}
-
-/* kinds: bit k = take kind k. The caller frees out->values. */
-static ckks_status gather(latencies *out, const worker *workers, uint32_t count, uint32_t kinds,
+/* kinds: bit k = take kind k. The caller ends *out. */
+static ckks_status gather(bench_latencies *out, const worker *workers, uint32_t count, uint32_t kinds,
                           ckks_error *err) {
-    size_t total = 0;
+    const bench_latencies *parts[KINDS * BENCH_SLOTS_MAX];
+    uint32_t part_count = 0;
     for (uint32_t i = 0; i < count; i++)
-        for (uint32_t k = 0; k < KINDS; k++) total += kinds >> k & 1 ? workers[i].latency[k].count : 0;
-    *out = (latencies){.values = malloc((total + 1) * sizeof *out->values)};
-    if (!out->values) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for latencies");
-    for (uint32_t i = 0; i < count; i++)
-        for (uint32_t k = 0; k < KINDS; k++) {
-            const latencies *l = &workers[i].latency[k];
-            if (!(kinds >> k & 1) || !l->count) continue;
-            memcpy(out->values + out->count, l->values, l->count * sizeof *l->values);
-            out->count += l->count;
-        }
-    qsort(out->values, out->count, sizeof *out->values, compare_u32);
-    return CKKS_OK;
+        for (uint32_t k = 0; k < KINDS; k++)
+            if (kinds >> k & 1) parts[part_count++] = &workers[i].latency[k];
+    return bench_latencies_merge(out, parts, part_count, err);
 }
 
 static ckks_status summarise(serve_result *out, const worker *workers, uint32_t count, ckks_error *err) {
@@ -205,16 +163,16 @@ static ckks_status summarise(serve_result *out, const worker *workers, uint32_t 
     out->copy_out_us = (double)copy_out * 1e-3 / answers;
     out->busy = (double)replay * 1e-9 / (out->seconds * count);
     for (uint32_t kinds = 1; kinds <= 3 && rc == CKKS_OK; kinds++) {
-        latencies l;
+        bench_latencies l;
         if ((rc = gather(&l, workers, count, kinds, err)) != CKKS_OK) break;
-        const double median = percentile_us(&l, 0.5);
+        const double median = bench_latencies_us(&l, 0.5);
         if (kinds == 1u << KIND_SAME_KEYS) out->same_us = median;
         if (kinds == 1u << KIND_OTHER_KEYS) out->other_us = median;
         if (kinds == 3) {
             out->median_us = median;
-            out->p90_us = percentile_us(&l, 0.9), out->p99_us = percentile_us(&l, 0.99);
+            out->p90_us = bench_latencies_us(&l, 0.9), out->p99_us = bench_latencies_us(&l, 0.99);
         }
-        free(l.values);
+        bench_latencies_fini(&l);
     }
     return rc;
 }
@@ -227,11 +185,11 @@ static ckks_status run_workers(serve_result *out, worker *workers, uint32_t coun
     while (started < count && pthread_create(&workers[started].thread, NULL, work, &workers[started]) == 0)
         started++;
     if (started == count) {
-        wait_seconds(WARMUP_SECONDS);
+        bench_wait(WARMUP_SECONDS);
         out->before = memory_now(dev);
         const uint64_t begin = rpc_now_ns(), recordings = device_recordings(dev);
         atomic_store(phase, PHASE_COUNTING);
-        wait_seconds(run->seconds);
+        bench_wait(run->seconds);
         if (run->health) health_read(run->health, &out->health);
         atomic_store(phase, PHASE_OVER);
         out->seconds = (double)(rpc_now_ns() - begin) * 1e-9;

@@ -29,16 +29,17 @@ static const struct argp_option options[] = {
     {"gpu", OPTION_SELECTOR, "WHICH", 0, "index or UUID of the GPU", 0},
     {"threads", OPTION_THREADS, "N", 0, "CPU threads inside each operation (default: all cores)", 0},
     {"seconds", OPTION_SECONDS, "S", 0,
-     "ops: time for each operation (default 0.3); serve: for each number of slots (default 5)", 0},
+     "ops: time for each operation (default 0.3); serve, load: for each number of slots (default 5)", 0},
     {"set", OPTION_SET, "TEXT", 0, "ops: only parameter sets with this in their name", 0},
     {"row", OPTION_ROW, "TEXT", 0, "ops: only operations with this in their name", 0},
     {"all", OPTION_ALL, 0, 0, "ops: large parameter sets too (gigabytes of keys)", 0},
     {"compare", OPTION_COMPARE, "FILE", 0,
      "ops: an earlier --json output; exit code 8 if an operation is clearly slower", 0},
     {"rounds", OPTION_ROUNDS, "N", 0, "program: rounds of each (default 20)", 0},
-    {"slots", OPTION_SLOTS, "N,...", 0, "serve: slots at a time (default 1,2,4,8)", 0},
+    {"slots", OPTION_SLOTS, "N,...", 0, "serve: slots at a time; load: requests at a time (default 1,2,4,8)",
+     0},
     {"tenants", OPTION_TENANTS, "N", 0, "serve: key sets that requests take turns with (default 1)", 0},
-    {"inputs", OPTION_INPUTS, "N", 0, "serve: different requests of each key set (default 4)", 0},
+    {"inputs", OPTION_INPUTS, "N", 0, "serve, load: different requests of each key set (default 4)", 0},
     {0}};
 
 static void parse_slots(bench_options *o, char *text, struct argp_state *state) {
@@ -123,9 +124,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
             argp_usage(state);
         return 0;
     case ARGP_KEY_END:
-        if (!a->what ||
-            (strcmp(a->what, "ops") != 0 && strcmp(a->what, "program") != 0 && strcmp(a->what, "serve") != 0))
-            argp_error(state, "ops, program or serve?");
+        if (!a->what || (strcmp(a->what, "ops") != 0 && strcmp(a->what, "program") != 0 &&
+                         strcmp(a->what, "serve") != 0 && strcmp(a->what, "load") != 0))
+            argp_error(state, "ops, program, serve or load?");
+        if (!strcmp(a->what, "load") && !a->bench.package) argp_error(state, "load which model?");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -135,7 +137,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 static const struct argp parser = {
     options,
     parse,
-    "ops\nprogram [PACKAGE]\nserve [PACKAGE]",
+    "ops\nprogram [PACKAGE]\nserve [PACKAGE]\nload MODEL[/VERSION]",
     "Time operations or a whole program on this machine's device.\v"
     "ops: encoding, encryption, decryption, key generation and the "
     "evaluator's operations, each of these recorded and eager in turn, "
@@ -155,7 +157,8 @@ static const struct argp parser = {
     "  ckksctl bench ops --json > before.json\n"
     "  ckksctl bench ops --compare before.json\n"
     "  ckksctl bench program mnist.ckm --rounds 50\n"
-    "  ckksctl bench serve mnist.ckm --slots 8 --seconds 30 --tenants 2\n",
+    "  ckksctl bench serve mnist.ckm --slots 8 --seconds 30 --tenants 2\n"
+    "  ckksctl bench load mnist --slots 1,8,16\n",
     ctl_common_children,
     0,
     0};
@@ -165,9 +168,9 @@ int command_bench(int argc, char **argv) {
         .bench = {.rounds = 20, .slots = {1, 2, 4, 8}, .slot_counts = 4, .tenants = 1, .inputs = 4}};
     argp_parse(&parser, argc, argv, 0, NULL, &a);
     a.bench.common = &a.common;
-    const bool is_serve = !strcmp(a.what, "serve");
-    if (!(a.bench.seconds > 0)) a.bench.seconds = is_serve ? 5 : 0.3;
-    return is_serve                ? bench_serve(&a.bench)
-           : strcmp(a.what, "ops") ? bench_program(&a.bench)
-                                   : bench_ops(&a.bench);
+    const bool is_load = !strcmp(a.what, "load"), is_serve = !strcmp(a.what, "serve");
+    if (!(a.bench.seconds > 0)) a.bench.seconds = is_serve || is_load ? 5 : 0.3;
+    if (is_load) return bench_load(&a.bench);
+    if (is_serve) return bench_serve(&a.bench);
+    return strcmp(a.what, "ops") ? bench_program(&a.bench) : bench_ops(&a.bench);
 }
