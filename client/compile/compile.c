@@ -448,6 +448,37 @@ static void fill_summary(compilation *c) {
     s->resident_key_bytes = c->proof.memory.keys_bytes;
 }
 
+static ckks_status describe_layers(Ckksd__V1__CompileReport *out, compilation *c, ckks_error *err) {
+    const uint32_t count = c->report->layer_count;
+    Ckksd__V1__ReportLayer *layers = arena_take(&c->memory, count, sizeof *layers);
+    out->layers = arena_take(&c->memory, count, sizeof *out->layers);
+    if (!layers || !out->layers) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < count; i++) {
+        const emitted_layer *from = &c->report->layers[i];
+        Ckksd__V1__ReportLayer *to = out->layers[i] = &layers[i];
+        ckksd__v1__report_layer__init(to);
+        if (!(to->source = arena_text(&c->memory, from->source))) return NO_MEMORY(err);
+        if (!(to->kind = arena_text(&c->memory, from->kind))) return NO_MEMORY(err);
+        to->has_elements_in = 1, to->elements_in = from->elements_in;
+        to->has_elements_out = 1, to->elements_out = from->elements_out;
+        to->has_level_in = 1, to->level_in = from->level_in;
+        to->has_level_out = 1, to->level_out = from->level_out;
+        to->has_ciphertexts = 1, to->ciphertexts = from->blocks;
+        to->has_period = 1, to->period = from->period;
+        to->has_diagonals = 1, to->diagonals = from->diagonals;
+        to->has_hoisted_rotations = 1, to->hoisted_rotations = from->babies;
+        to->has_giant_rotations = 1, to->giant_rotations = from->giants;
+        to->has_folding_rotations = 1, to->folding_rotations = from->folds;
+        if (!from->degree) continue;
+        to->has_degree = 1, to->degree = from->degree;
+        to->has_interval_low = 1, to->interval_low = from->interval_low;
+        to->has_interval_high = 1, to->interval_high = from->interval_high;
+        to->has_polynomial_error = 1, to->polynomial_error = from->polynomial_error;
+    }
+    out->n_layers = count;
+    return CKKS_OK;
+}
+
 static ckks_status build_package(compilation *c, uint8_t **package_bytes, size_t *size, ckks_error *err) {
     Ckksd__V1__ModelDescription description;
     Ckksd__V1__CompileReport report;
@@ -471,6 +502,8 @@ static ckks_status build_package(compilation *c, uint8_t **package_bytes, size_t
     report.has_clear_agreement = 1, report.clear_agreement = c->report->summary.agreement;
     report.has_calibration_rows = 1;
     report.calibration_rows = (uint32_t)(c->data.row_count > UINT32_MAX ? UINT32_MAX : c->data.row_count);
+    if ((rc = describe_layers(&report, c, err)) != CKKS_OK) return rc;
+    if (c->proof.replay_ns) report.has_replay_ns = 1, report.replay_ns = c->proof.replay_ns;
     if ((rc = package_build(package_bytes, size, &c->program.plan, &description, &report, err)) != CKKS_OK)
         return rc;
     /* what a daemon will say of it */

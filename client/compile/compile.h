@@ -64,6 +64,17 @@ bool onnx_model_is_table(const onnx_model *model);
 ckks_status onnx_interpret(double *scores, const onnx_model *model, const double *rows, uint64_t row_count,
                            ckks_error *err);
 
+/* What goes into an activation, over some rows. */
+typedef struct onnx_layer_range {
+    const char *source; /* the ONNX node of the activation; the model's */
+    double minimum, maximum;
+    uint64_t minimum_row, maximum_row;
+} onnx_layer_range;
+/* onnx_observe runs the exact model on rows of raw inputs and says what each activation saw, in the order of
+ * the graph. Free *out with free(). */
+ckks_status onnx_observe(onnx_layer_range **out, uint32_t *count, const onnx_model *model, const double *rows,
+                         uint64_t row_count, ckks_error *err);
+
 /* ---- the compiler ---- */
 
 /* Calibration rows: raw inputs, as the model takes them: missing values NaN, categories as numbers of

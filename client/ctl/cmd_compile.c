@@ -157,7 +157,7 @@ static const struct argp parser = {
     0,
     0};
 
-static void print_refusals(const compile_report *report) {
+void ctl_print_refusals(const compile_report *report) {
     const compile_refusal *list = NULL;
     const uint32_t count = report ? compile_report_refusals(report, &list) : 0;
     for (uint32_t i = 0; i < count; i++)
@@ -165,18 +165,17 @@ static void print_refusals(const compile_report *report) {
                 list[i].way_out);
 }
 
-typedef struct stage_bar {
-    ctl_bar bar;
-    const ctl_options *options;
-} stage_bar;
-
-static void progress(void *context, const char *stage, uint64_t done, uint64_t total) {
-    stage_bar *s = context;
+void ctl_stage(void *context, const char *stage, uint64_t done, uint64_t total) {
+    ctl_stages *s = context;
     if (!s->bar.what || strcmp(s->bar.what, stage) != 0) {
         ctl_bar_end(&s->bar);
         ctl_bar_begin(&s->bar, s->options, stage, false);
     }
     ctl_bar_update(&s->bar, done, total);
+}
+
+void ctl_stages_end(ctl_stages *stages) {
+    ctl_bar_end(&stages->bar);
 }
 
 static void output_path(char path[CTL_PATH_MAX], const arguments *a) {
@@ -206,16 +205,16 @@ int command_compile(int argc, char **argv) {
         compile_operators_print(stdout, a.common.json);
         return EXIT_GOOD;
     }
-    stage_bar bar = {.options = &a.common};
+    ctl_stages bar = {.options = &a.common};
     a.options.allow_insecure = a.common.allow_insecure;
-    a.options.progress = progress, a.options.progress_context = &bar;
+    a.options.progress = ctl_stage, a.options.progress_context = &bar;
     output_path(path, &a);
     ckks_status rc = onnx_model_peek(&model, a.options.onnx_path, &err);
     if (rc == CKKS_OK) rc = calibration_load(&rows, model, a.calibration, a.label_column, &a.common, &err);
     if (rc == CKKS_OK) {
         a.options.calibration = rows.view;
         rc = compile_model(&image, &size, &report, &a.options, &err);
-        ctl_bar_end(&bar.bar);
+        ctl_stages_end(&bar);
     }
     if (rc == CKKS_OK) rc = file_write(path, image, size, 0644, true, &err);
     if (rc == CKKS_OK && a.common.json)
@@ -225,7 +224,7 @@ int command_compile(int argc, char **argv) {
     int code = EXIT_GOOD;
     if (rc != CKKS_OK) {
         code = ctl_fail(&a.common, &err);
-        print_refusals(report);
+        ctl_print_refusals(report);
     } else {
         ctl_note(&a.common, "%s written", path);
     }

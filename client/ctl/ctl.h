@@ -102,6 +102,18 @@ void ctl_bar_begin(ctl_bar *bar, const ctl_options *options, const char *what, b
 void ctl_bar_update(void *bar, uint64_t done, uint64_t total); /* a client_progress */
 void ctl_bar_end(ctl_bar *bar);
 
+/* A bar for each stage of a long piece of work: a workload_progress and a compiler's progress. */
+typedef struct ctl_stages {
+    ctl_bar bar;
+    const ctl_options *options;
+} ctl_stages;
+void ctl_stage(void *stages, const char *stage, uint64_t done, uint64_t total);
+void ctl_stages_end(ctl_stages *stages);
+
+/* ctl_print_refusals lists on stderr what cannot be compiled, each with a way out (cmd_compile.c). */
+struct compile_report;
+void ctl_print_refusals(const struct compile_report *report);
+
 /* ---- JSON ---- */
 
 /* Text is kept until json_end, so that a failure half-way leaves one error object and no broken list. */
@@ -140,6 +152,8 @@ int command_metadata(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_token(int argc, char **argv);
 int command_compile(int argc, char **argv);
+int command_try(int argc, char **argv);
+int command_check(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_version(int argc, char **argv);
 

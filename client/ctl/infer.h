@@ -15,6 +15,8 @@ typedef struct clear_run {
 /* clear_polynomial: CKKS_SIGNATURE_MISMATCH if the package is not the one the model was made from. */
 ckks_status clear_polynomial(clear_run *run, const client_model *model, const rows *data,
                              const char *package_path, bool allow_insecure, ckks_error *err);
+ckks_status clear_polynomial_of(clear_run *run, const client_model *model, const rows *data,
+                                const package *served, ckks_error *err);
 ckks_status clear_original(clear_run *run, const client_model *model, const rows *data, const char *onnx_path,
                            ckks_error *err);
 void clear_run_fini(clear_run *run);

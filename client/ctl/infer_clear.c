@@ -72,22 +72,14 @@ static ckks_status run_rows(double *scores, vectors *v, const client_model *mode
     return client_scores(scores, model, v->decoded, row_count, err);
 }
 
-ckks_status clear_polynomial(clear_run *run, const client_model *model, const rows *data,
-                             const char *package_path, bool allow_insecure, ckks_error *err) {
+ckks_status clear_polynomial_of(clear_run *run, const client_model *model, const rows *data, const package *p,
+                                ckks_error *err) {
     ckks_status rc;
-    package *p = NULL;
     vectors v = {0};
-    double *elements = NULL;
     const uint32_t per_request = client_rows_per_request(model);
-    if ((rc = package_load(&p, package_path, allow_insecure, err)) != CKKS_OK) goto out;
-    if (model->has_digest && memcmp(p->digest, model->digest, sizeof p->digest) != 0) {
-        rc = ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "reference",
-                            "%s is not the package that the server runs", package_path);
-        goto out;
-    }
     run->polynomial = malloc((size_t)(data->count * model->score_count) * sizeof *run->polynomial);
     run->polynomial_ms = malloc((size_t)data->count * sizeof *run->polynomial_ms);
-    elements = malloc((size_t)per_request * model->element_count * sizeof *elements);
+    double *elements = malloc((size_t)per_request * model->element_count * sizeof *elements);
     if (!run->polynomial || !run->polynomial_ms || !elements) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the clear model");
         goto out;
@@ -106,6 +98,17 @@ ckks_status clear_polynomial(clear_run *run, const client_model *model, const ro
 out:
     free(elements);
     vectors_fini(&v);
+    return rc;
+}
+
+ckks_status clear_polynomial(clear_run *run, const client_model *model, const rows *data,
+                             const char *package_path, bool allow_insecure, ckks_error *err) {
+    package *p = NULL;
+    ckks_status rc = package_load(&p, package_path, allow_insecure, err);
+    if (rc == CKKS_OK && model->has_digest && memcmp(p->digest, model->digest, sizeof p->digest) != 0)
+        rc = ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "reference",
+                            "%s is not the package that the server runs", package_path);
+    if (rc == CKKS_OK) rc = clear_polynomial_of(run, model, data, p, err);
     package_destroy(p);
     return rc;
 }

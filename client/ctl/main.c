@@ -22,7 +22,9 @@ static const struct {
     {"metadata", command_metadata, "save a model's metadata, to make keys offline"},
     {"doctor", command_doctor, "check everything between here and a first answer"},
     {"token", command_token, "make access tokens (for operators)"},
+    {"try", command_try, "will my model run encrypted, how well, how fast: all on this machine"},
     {"compile", command_compile, "turn an ONNX model into a package"},
+    {"check", command_check, "compare a package with its original model, on real rows"},
     {"bench", command_bench, "time operations and programs on this machine"},
     {"version", command_version, "print versions"},
 };

@@ -1,0 +1,164 @@
+#!/usr/bin/python3
+"""ckksctl try and check, and a table with text columns from its CSV file to the daemon and back."""
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import harness
+from test_ckksctl import User
+
+CREDIT = f"{harness.MODELS}/credit-pipeline"
+PIMA = f"{harness.MODELS}/pima-diabetes"
+
+
+class Here:
+    """A folder to work in, without a server."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="ckksctl-tools-")
+
+    def run(self, *arguments):
+        return subprocess.run([f"{harness.BUILD}/ckksctl", *arguments], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "XDG_CACHE_HOME": self.folder}, capture_output=True, timeout=170, check=False)
+
+    def expect(self, code, *arguments):
+        done = self.run(*arguments)
+        assert done.returncode == code, f"{arguments}: exit {done.returncode} instead of {code}\n{done.stdout}{done.stderr}"
+        return done
+
+    def json(self, *arguments, code=0):
+        return json.loads(self.expect(code, *arguments, "--json").stdout)
+
+    def path(self, name):
+        return f"{self.folder}/{name}"
+
+
+def read_csv(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def write_csv(path, rows):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def try_says_whether_how_well_and_how_fast(here):
+    found = here.json("try", f"{CREDIT}/credit-pipeline.onnx", "--calibration", f"{CREDIT}/calibration.csv", "--data", f"{CREDIT}/test.csv",
+                      "--labels", f"{CREDIT}/test-labels.txt", "--encrypted", "20", "--device", "cpu", "-o", here.path("credit.ckm"))
+    device = found["devices"][0]
+    print(f"  credit-pipeline: {100 * found['accuracy_original']:.1f} % original, error {device['largest_error']:.1e} of {found['promised_error']:.1e}")
+    assert found["runs"] and found["good"] and found["security_bits"] == 128
+    assert found["rows"] == 200 and device["rows"] == 20 and found["rows_outside"] == 0
+    assert found["accuracy_original"] == found["accuracy_polynomial"] > 0.7
+    assert device["labels_agreeing"] == device["labels_compared"] == 20 - device["labels_excluded"]
+    assert 0 < device["largest_error"] <= found["promised_error"]
+    assert device["replay_ms"] >= device["replay_minimum_ms"] > 0 and device["encrypt_ms"] > 0 and device["decrypt_ms"] > 0
+    assert found["key_bytes"] > 0 and device["request_bytes"] > 0 and device["resident_key_bytes"] > 0
+    text = here.expect(0, "try", f"{CREDIT}/credit-pipeline.onnx", "--data", f"{CREDIT}/calibration.csv", "--encrypted", "2", "--device", "cpu").stdout
+    for word in ("runs encrypted", "encrypt", "replay", "decrypt", "bytes", "memory", "labels", "error"):
+        assert word in text, text
+
+
+def try_takes_whole_batches(here):
+    found = here.json("try", f"{CREDIT}/credit-pipeline.onnx", "--calibration", f"{CREDIT}/calibration.csv", "--data", f"{CREDIT}/test.csv",
+                      "--labels", f"{CREDIT}/test-labels.txt", "--layout", "throughput", "--device", "cpu")
+    assert found["rows_per_request"] > 200 and found["devices"][0]["rows"] == 200
+    assert found["good"] and found["accuracy_polynomial"] > 0.7
+
+
+def try_names_what_cannot_run(here):
+    write_csv(here.path("four.csv"), [["a", "b", "c", "d"], [1, 2, 3, 4], [2, 3, 4, 5]])
+    done = here.expect(3, "try", f"{harness.ROOT}/tests/data/onnx/refused.onnx", "--data", here.path("four.csv"))
+    assert "way out" in done.stderr and "log_1" in done.stderr and "ratio" in done.stderr, done.stderr
+
+
+def data_that_does_not_fit_is_said_at_the_start(here):
+    rows = read_csv(f"{CREDIT}/calibration.csv")
+    model = f"{CREDIT}/credit-pipeline.onnx"
+    at = rows[0].index("purpose")
+    write_csv(here.path("less.csv"), [row[:at] + row[at + 1:] for row in rows])
+    done = here.expect(3, "try", model, "--data", here.path("less.csv"))
+    assert "purpose" in done.stderr and "missing" in done.stderr, done.stderr
+    write_csv(here.path("labels.csv"), [["label"], ["good"]])
+    done = here.expect(3, "try", model, "--data", f"{CREDIT}/calibration.csv", "--labels", here.path("labels.csv"), "--device", "cpu")
+    assert "labels for" in done.stderr, done.stderr
+    done = here.expect(3, "try", model, "--data", f"{CREDIT}/calibration.csv", "--label-column", "class")
+    assert "class" in done.stderr and "missing" in done.stderr, done.stderr
+    text = [list(row) for row in rows]
+    text[5][rows[0].index("duration")] = "long"
+    write_csv(here.path("text.csv"), text)
+    done = here.expect(3, "try", model, "--data", here.path("text.csv"))
+    assert "duration" in done.stderr and "line 6" in done.stderr and "long" in done.stderr, done.stderr
+
+
+def check_names_columns_and_layers_outside(here):
+    here.expect(0, "compile", f"{PIMA}/pima-diabetes.onnx", "--calibration", f"{PIMA}/calibration.csv", "-o", here.path("pima.ckm"), "--quiet")
+    good = here.json("check", here.path("pima.ckm"), "--onnx", f"{PIMA}/pima-diabetes.onnx", "--data", f"{PIMA}/test.csv",
+                     "--labels", f"{PIMA}/test-labels.txt", "--encrypted", "5", "--device", "cpu")
+    assert good["good"] and good["rows_outside"] == 0 and good["accuracy_polynomial"] > 0.7
+    assert good["devices"][0]["labels_agreeing"] == good["devices"][0]["labels_compared"]
+    rows = read_csv(f"{PIMA}/test.csv")
+    far = [list(row) for row in rows]
+    far[2][rows[0].index("age")] = "300"
+    far[4][rows[0].index("age")] = "200"
+    for row in far[5:8]:
+        row[rows[0].index("plas")] = "260"
+        row[rows[0].index("mass")] = "80"
+    write_csv(here.path("far.csv"), far)
+    found = here.json("check", here.path("pima.ckm"), "--onnx", f"{PIMA}/pima-diabetes.onnx", "--data", here.path("far.csv"),
+                      "--encrypted", "3", "--device", "cpu")
+    age = next(v for v in found["range_violations"] if v["name"] == "age")
+    assert age["kind"] == "column" and age["rows"] == 2 and age["first_row"] == 2 and age["maximum"] == 300 and age["beyond"] > 0.5
+    layer = next(v for v in found["range_violations"] if v["kind"] == "layer")
+    assert layer["name"] == "Sigmoid" and layer["maximum"] > layer["declared_maximum"] and layer["beyond"] > 0
+    assert found["rows_outside"] >= 2
+    text = here.expect(0, "check", here.path("pima.ckm"), "--data", here.path("far.csv"), "--encrypted", "1", "--device", "cpu").stdout
+    assert "column age" in text and "of the range beyond" in text, text
+    here.expect(3, "check", here.path("pima.ckm"), "--onnx", f"{CREDIT}/credit-pipeline.onnx", "--data", f"{PIMA}/test.csv")
+
+
+def a_table_with_text_goes_through_the_daemon(here):
+    daemon = harness.Daemon({"credit": here.path("credit.ckm")})
+    user = None
+    try:
+        daemon.wait_ready()
+        user = User(daemon)
+        user.expect(0, "keygen", "--for", "credit")
+        user.expect(0, "register")
+        with open(f"{CREDIT}/expected.txt", encoding="utf-8") as file:
+            expected = [line.rstrip("\n").split("\t") for line in file][:12]
+        done = user.expect(0, "infer", "credit", f"{CREDIT}/test.csv", "--rows", "12", "--json")
+        for row, (label, *values) in zip(json.loads(done.stdout)["rows"], expected):
+            assert row["label"] == label or abs(float(values[0]) - 0.5) < 1e-3, (row, label)
+        rows = read_csv(f"{CREDIT}/test.csv")
+        empty = [rows[0], list(rows[1])]
+        empty[1][rows[0].index("purpose")] = ""
+        write_csv(here.path("empty.csv"), empty)
+        done = user.expect(3, "infer", "credit", here.path("empty.csv"))
+        assert "purpose" in done.stderr and "missing" in done.stderr, done.stderr
+    finally:
+        if user:
+            user.leave()
+        daemon.stop()
+
+
+def main():
+    tests, here = harness.Tests(), Here()
+    tests.run(try_says_whether_how_well_and_how_fast, here)
+    tests.run(try_takes_whole_batches, here)
+    tests.run(try_names_what_cannot_run, here)
+    tests.run(data_that_does_not_fit_is_said_at_the_start, here)
+    tests.run(check_names_columns_and_layers_outside, here)
+    tests.run(a_table_with_text_goes_through_the_daemon, here)
+    shutil.rmtree(here.folder)
+    tests.finish()
+
+
+if __name__ == "__main__":
+    main()
