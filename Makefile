@@ -30,8 +30,8 @@ comma := ,
 # --- flags ----------------------------------------------------------------------------------------------------------
 WARN := -Wall -Wextra -Wshadow -Wconversion -Werror
 OPT := $(if $(DEBUG),-O1 -DCKKS_DEBUG_BOUNDS,-O2)
-# no contraction: the encoder's words are the same on every machine
-CFLAGS_ALL := -std=c11 -D_GNU_SOURCE $(OPT) -g -pthread -fopenmp -ffp-contract=off -fno-strict-aliasing -fvisibility=hidden \
+# no contraction: the encoder's words are the same on every machine. DWARF 4: what valgrind can read of clang
+CFLAGS_ALL := -std=c11 -D_GNU_SOURCE $(OPT) -g$(if $(findstring clang,$(CC)),dwarf-4) -pthread -fopenmp -ffp-contract=off -fno-strict-aliasing -fvisibility=hidden \
               -fstack-protector-strong -fPIC -I. -I$(GEN) -DCKKSD_VERSION='"$(VERSION)"' $(CFLAGS)
 LDFLAGS_ALL := -pthread -fopenmp -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 ifneq ($(SANITIZER),)

@@ -17,6 +17,7 @@
 
 #include "kernels/scheme/bigint.h"
 #include "kernels/scheme/encoder_internal.h"
+#include "kernels/scheme/secret_marks.h"
 
 #include <float.h>
 #include <math.h>
@@ -45,6 +46,7 @@ ckks_status encoder_check_scale(double scale, ckks_error *err) {
 static ckks_status check_finite(const char *part, const double *values, uint32_t count, ckks_error *err) {
     bool is_finite = true;
     for (uint32_t i = 0; i < count; i++) is_finite &= fabs(values[i]) <= DBL_MAX;
+    secret_declassify(&is_finite, sizeof is_finite); /* whether slots are refused */
     if (is_finite) return CKKS_OK;
     for (uint32_t i = 0; i < count; i++) {
         if (fabs(values[i]) <= DBL_MAX) continue;
@@ -114,7 +116,9 @@ static ckks_status slots_to_integers(double *coefficients, double *largest, doub
     const double factor =
         ldexp(scale, -__builtin_ctz(slot_count)); /* over slot_count: exact unless subnormal */
     const double limit = half_modulus(context_params(context), level);
-    if (loops->round_scaled(coefficients, (size_t)2 * slot_count, factor, limit, largest)) return CKKS_OK;
+    bool fits = loops->round_scaled(coefficients, (size_t)2 * slot_count, factor, limit, largest);
+    secret_declassify(&fits, sizeof fits); /* whether slots are refused */
+    if (fits) return CKKS_OK;
     return ckks_error_set(err, CKKS_PRECISION, "scale",
                           "a coefficient of about %.3g does not fit half of Q at level %u, about %.3g",
                           *largest, level, limit);
@@ -155,7 +159,8 @@ ckks_status encoder_encode(uint64_t *words, const ckks_context *context, const d
     if (!coefficients)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "encoder", "no memory for %u slots", slot_count);
     rc = slots_to_integers(coefficients, &largest, z, context, real, imag, slot_count, level, scale, err);
-    const bool is_large = largest >= 0x1p63;
+    bool is_large = largest >= 0x1p63;
+    secret_declassify(&is_large, sizeof is_large); /* as the header says */
     const int limbs = (int)(level + 1 + (with_p ? p->p_count : 0));
     if (rc == CKKS_OK) {
 #pragma omp parallel for schedule(dynamic) if ((size_t)limbs * n >= ENCODER_TEAM_WORDS)

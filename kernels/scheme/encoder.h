@@ -6,8 +6,10 @@
  * Bit-reproducible on every machine: fixed operation order, no contraction, root tables made without libm.
  * Rounds half to even. Oracle: MPFR.
  *
- * No address and, for coefficients below 2^63, no branch depends on the values, save on those that are
- * refused; beyond that, and in decoding, time depends on the magnitude of coefficients.
+ * No address and no branch of encoding depends on the values, save on those that are refused and on whether a
+ * coefficient reaches 2^63. In decoding they depend on nothing but whether the coefficients are all below
+ * half of q0 * q1 where the machine has vector units, and on their magnitude where it has none or where they
+ * are not.
  */
 #ifndef CKKS_SCHEME_ENCODER_H
 #define CKKS_SCHEME_ENCODER_H

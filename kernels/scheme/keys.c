@@ -16,6 +16,7 @@
 #include "kernels/scheme/expand_internal.h"
 #include "kernels/scheme/key_internal.h"
 #include "kernels/scheme/sample.h"
+#include "kernels/scheme/secret_marks.h"
 #include "kernels/scheme/secret_memory.h"
 
 #include <sodium.h>
@@ -87,6 +88,7 @@ ckks_status secret_key_import(secret_key **out, const ckks_context *context, con
     *out = NULL;
     unsigned outside = 0; /* one verdict for all: which coefficient is bad stays unsaid */
     for (size_t i = 0; i < n; i++) outside |= (unsigned)(coefficients[i] + 1) / 3u;
+    secret_declassify(&outside, sizeof outside); /* whether a key is refused */
     if (outside)
         return ckks_error_set(err, CKKS_MALFORMED, "coefficients", "a coefficient is not -1, 0 or 1");
     const ckks_status rc = secret_create(&sk, context, err);

@@ -1,7 +1,12 @@
 /*
  * Key generation, encryption and decryption primitives: the client's arithmetic. No I/O. Constant time in
- * secrets: no %, no 128-bit division, no secret-dependent branch or index; the randomness is the operating
- * system's (libsodium). Wiped on destroy; secrets live in guarded memory (sodium_malloc).
+ * secrets: no %, no 128-bit division, no secret-dependent branch or index (tests/unit/test_secrets.c follows
+ * them through valgrind); the randomness is the operating system's (libsodium). Wiped on destroy; secrets
+ * live in guarded memory (sodium_malloc).
+ *
+ * Threads: encryption, decryption and key generation use the OpenMP team of the calling thread where there is
+ * enough to share (from about 65,000 words on), and one thread where the caller set it so or is itself part
+ * of a team.
  */
 #ifndef CKKS_SCHEME_KEYS_H
 #define CKKS_SCHEME_KEYS_H

@@ -116,12 +116,17 @@ static void count_errors(int8_t *out, const uint8_t *draws, size_t n) {
 
 /* ---- encoder ---- */
 
-/* to an integer, ties to even: adding 1.5 * 2^52 leaves no fraction bit below 2^51; above, there are none but
- * the last, which the select keeps away from */
+/* To an integer, ties to even: 2^52 of the number's own sign leaves no fraction bit below 2^52; above, there
+ * is none, and zero is added. No branch on the number. */
 static double round_half_even(double x) {
-    const double magic = 0x1.8p52;
-    const double rounded = (x + magic) - magic;
-    return fabs(x) < 0x1p51 ? rounded : rint(x);
+    uint64_t bits;
+    double magic;
+    memcpy(&bits, &x, sizeof bits);
+    const uint64_t exponent = bits >> 52 & 0x7FF, sign = bits >> 63 << 63;
+    const uint64_t is_below = (uint64_t)((int64_t)(exponent - 1075) >> 63);
+    bits = is_below & (sign | (uint64_t)1075 << 52);
+    memcpy(&magic, &bits, sizeof magic);
+    return (x + magic) - magic;
 }
 
 static bool round_scaled(double *x, size_t n, double factor, double limit, double *largest) {

@@ -2,12 +2,14 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/scheme/limb_loops_internal.h"
+#include "kernels/scheme/secret_marks.h"
 
 #include <sodium.h>
 
 void sampler_init(sampler *s) {
     s->block = s->stream = 0;
     randombytes_buf(s->key, sizeof s->key);
+    secret_mark(s->key, sizeof s->key);
 }
 
 void sampler_init_key(sampler *s, const uint8_t key[SAMPLER_KEY_BYTES], uint32_t stream) {
@@ -30,7 +32,10 @@ void sample_ternary(int8_t *out, size_t n, sampler *s) {
         for (size_t i = 0; i < SAMPLER_CHUNK_BYTES * 4 && kept < n; i++) {
             const unsigned draw = ((unsigned)s->chunk[i / 4] >> (i % 4 * 2)) & 3u;
             out[kept] = (int8_t)((int)draw - 1);
-            kept += (size_t)((draw + 1) >> 2 ^ 1u); /* a 3 is overwritten by the next draw */
+            size_t is_kept = (draw + 1) >> 2 ^ 1u; /* a 3 is overwritten by the next draw */
+            /* which draws are rejected may show: they are independent of those kept */
+            secret_declassify(&is_kept, sizeof is_kept);
+            kept += is_kept;
         }
     }
     sodium_memzero(s->chunk, sizeof s->chunk);
