@@ -2,6 +2,7 @@
 
 #include "client/lib/rpc_internal.h"
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,6 +83,7 @@ static void *worker(void *context) {
     const infer_job *job = t->job;
     const uint32_t per_request = client_rows_per_request(job->model);
     double *elements = malloc((size_t)per_request * job->model->element_count * sizeof *elements);
+    if (job->concurrency > 1) omp_set_num_threads(1); /* requests side by side are parallel enough */
     for (;;) {
         ckks_error error = {0};
         ckks_status rc;

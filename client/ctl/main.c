@@ -2,6 +2,8 @@
  * examples. */
 #include "client/ctl/ctl.h"
 
+#include "kernels/base/team_wait.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,6 +61,7 @@ int command_version(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    team_wait_briefly(argv); /* cores that wait for an answer belong to whoever computes it */
     argp_err_exit_status = EXIT_USAGE;
     if (argc < 2) {
         print_help(stderr);

@@ -197,8 +197,26 @@ def what_one_tenant_registered_is_unknown_to_another(user, daemon):
 
 
 def benchmarks_run_and_check_their_results(user, package):
-    ops = user.json("bench", "ops", "--set", "2^12", "--seconds", "0.02", "--device", "cpu")
-    assert len(ops["results"]) >= 8 and all(r["median_us"] > 0 and not r["insecure"] for r in ops["results"])
+    short = ["bench", "ops", "--set", "2^12", "--seconds", "0.01", "--device", "cpu", "--row"]
+    host, rotations = user.json(*short, "crypt"), user.json(*short, "rotat")
+    assert [r["operation"] for r in host["results"]] == ["encrypt, public key", "encrypt, secret key",
+                                                         "decrypt and decode, one limb", "decrypt and decode, all limbs"]
+    assert [r["operation"] for r in rotations["results"]] == ["rotate", "sum of 8 hoisted rotations", "8 hoisted rotations"]
+    for r in host["results"] + rotations["results"]:
+        assert r["checked"] and r["error"] < 1e-2 and not r["insecure"]
+        assert 0 < r["min_us"] <= r["low_us"] <= r["median_us"] <= r["high_us"] and r["rounds"] >= 5
+    assert all(r["eager_median_us"] > 0 and r["ratio"] > 0 for r in rotations["results"])
+    earlier = user.path("earlier.json")
+    for before, code in ((1e-3, 8), (1e9, 0)):  # clearly slower, clearly faster, eager or recorded
+        for member in ("median_us", "eager_median_us"):
+            faked = [{**r, "median_us": 1e9, "eager_median_us": 1e9, member: before} for r in rotations["results"]]
+            with open(earlier, "w", encoding="utf-8") as file:
+                json.dump({**rotations, "results": faked}, file)
+            assert (" SLOWER" in user.expect(code, *short, "rotate", "--compare", earlier).stdout) == (code == 8)
+    user.expect(3, "bench", "ops", "--row", "no such row")
+    table = subprocess.run([sys.executable, f"{harness.ROOT}/tests/bench/compare.py", earlier, "--all"], text=True,
+                           capture_output=True, check=True).stdout
+    assert "| rotate |" in table and "8 hoisted rotations" in table
     program = user.json("bench", "program", package, "--rounds", "3", "--device", "cpu")
     assert program["rounds_checked"] >= 6 and program["summary"]
     serve = user.json("bench", "serve", package, "--slots", "1,3", "--seconds", "0.2", "--tenants", "2", "--device", "cpu")
