@@ -71,7 +71,8 @@ ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_o
 
 /* where the scores are is known only after lowering: refusals stay in the model */
 static ckks_status find_scores(onnx_model *m, ckks_error *err) {
-    arena memory = {0};
+    /* a small file must not be able to fill the memory */
+    arena memory = {.bytes_max = (UINT64_C(1) << 30) + 2 * m->memory.bytes_taken};
     lowered_model lowered;
     const ckks_status rc = model_lower(&lowered, m, &memory, err);
     arena_fini(&memory);

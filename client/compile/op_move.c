@@ -8,6 +8,7 @@
  */
 #include "client/compile/operator.h"
 
+#include <math.h>
 #include <string.h>
 
 #define MOVE_AXES_MAX 10u
@@ -254,7 +255,7 @@ static ckks_status plan_gather(movement *m, ckks_error *err) {
     const double size = x->dims[axis];
     for (uint32_t i = 0; i < indices->count; i++) {
         const double at = indices->data[i] < 0 ? indices->data[i] + size : indices->data[i];
-        if (!(at >= 0 && at < size))
+        if (!(at >= 0 && at < size) || at != floor(at))
             return node_error(m->node, err, "index %g of axis %u with %g", indices->data[i], axis, size);
         offset[i] = (uint32_t)at * stride_of(x, axis);
     }

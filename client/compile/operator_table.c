@@ -54,9 +54,15 @@ ckks_status evaluation_work(evaluation *e, uint64_t rows, uint64_t per_row, ckks
     return CKKS_OK;
 }
 
+/* 2^62: sums with it do not overflow */
+#define NUMBER_MAX (INT64_C(1) << 62)
+
 static int64_t clamped(double value) {
-    const double limit = 4611686018427387904.0; /* 2^62 */
-    return value >= limit ? INT64_C(1) << 62 : value <= -limit ? -(INT64_C(1) << 62) : (int64_t)value;
+    const double limit = (double)NUMBER_MAX;
+    return value >= limit ? NUMBER_MAX : value <= -limit ? -NUMBER_MAX : (int64_t)value;
+}
+static int64_t clamped_whole(int64_t value) {
+    return value > NUMBER_MAX ? NUMBER_MAX : value < -NUMBER_MAX ? -NUMBER_MAX : value;
 }
 
 ckks_status node_list(number_list *out, const model_node *node, const tensor *const *in, uint32_t index,
@@ -75,7 +81,7 @@ ckks_status node_list(number_list *out, const model_node *node, const tensor *co
     for (uint32_t i = 0; i < out->count; i++) {
         const double value = t ? t->data[i] : 0;
         if (value != floor(value)) return node_error(node, err, "%s has %g", attribute, value);
-        out->values[i] = t ? clamped(value) : a->ints[i];
+        out->values[i] = t ? clamped(value) : clamped_whole(a->ints[i]);
     }
     return CKKS_OK;
 }

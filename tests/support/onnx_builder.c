@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ITEMS_MAX 64u
+#define ITEMS_MAX 600u
 
 struct onnx_builder {
     arena memory;
