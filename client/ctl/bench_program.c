@@ -101,9 +101,9 @@ static ckks_status inputs_init(inputs *in, bench_rig *rig, const plan *p, ckks_e
     if (!in->samples || !in->values || !in->sources)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
     for (uint32_t i = 0; i < p->input_count && rc == CKKS_OK; i++) {
-        if (p->values[i].batch_count != 1)
-            return ckks_error_set(err, CKKS_UNSUPPORTED, "inputs", "a batch cannot be benchmarked");
-        rc = bench_sample_make(&in->samples[i], rig, p->values[i].level, p->values[i].scale, i + 1, err);
+        const plan_value *v = &p->values[i];
+        rc = bench_sample_make_batch(&in->samples[i], rig, v->level, v->scale, i + 1, v->batch_count,
+                                     params_slot_count_max(p->params), err);
         if (rc != CKKS_OK) break;
         in->values[i] = bench_sample_value(&in->samples[i]);
         in->sources[i] = bench_sample_input(&in->samples[i], rig);
