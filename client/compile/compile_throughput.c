@@ -9,6 +9,9 @@
 
 #define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to compile")
 
+/* Bits are cheap here: results are tried to be so much better than they must be, first. */
+#define FINER 4.0
+
 /* What a choice is held against. Noise depends on the sizes of values alone, and grows as they shrink: what
  * is no finer than a choice that failed need not be looked at. */
 typedef struct search {
@@ -83,14 +86,29 @@ static ckks_status prove(search *s, const throughput_choice *choice, ckks_error 
     return c->promised_error <= s->allowed ? CKKS_OK : too_noisy(s, c->promised_error, err);
 }
 
-ckks_status compile_throughput(compilation *c, ckks_error *err) {
-    search s = {.c = c,
-                .allowed = PROMISE_SHARE * compile_score_range(c) / c->score_scale,
-                .wanted = c->options.target_error * compile_score_range(c)};
-    throughput_choice *list;
-    uint32_t count;
+/* the cheapest choice that keeps both bounds */
+static ckks_status find_choice(search *s, const throughput_choice *list, uint32_t count, ckks_error *err) {
     arena scratch = {0};
     ckks_error last = {0};
+    ckks_status rc = CKKS_PRECISION;
+    s->coarse_bits = s->noisy_count = 0;
+    for (uint32_t i = 0; i < count && rc == CKKS_PRECISION; i++) {
+        ckks_error local = {0};
+        arena_reset(&scratch);
+        if ((rc = estimate(s, &list[i], &scratch, &local)) == CKKS_OK) rc = prove(s, &list[i], &local);
+        if (local.code) last = local;
+    }
+    arena_fini(&scratch);
+    return rc == CKKS_OK ? CKKS_OK : ckks_error_set(err, rc, last.field, "%s", last.message);
+}
+
+ckks_status compile_throughput(compilation *c, ckks_error *err) {
+    const double allowed = PROMISE_SHARE * compile_score_range(c) / c->score_scale;
+    const double wanted = c->options.target_error * compile_score_range(c);
+    const double polynomials = compile_difference(c, c->scores);
+    search s = {.c = c, .allowed = allowed / FINER, .wanted = fmin(wanted, polynomials + wanted / FINER)};
+    throughput_choice *list;
+    uint32_t count;
     ckks_status rc = throughput_choices(&list, &count, &c->graph, c->options.batch,
                                         c->options.allow_insecure ? 0 : c->options.security_bits,
                                         c->options.log_n, &c->memory, err);
@@ -98,15 +116,14 @@ ckks_status compile_throughput(compilation *c, ckks_error *err) {
     s.scores = arena_take(&c->memory, c->data.row_count * c->score_count, sizeof *s.scores);
     s.noisy = arena_take(&c->memory, count, sizeof *s.noisy);
     if (!s.scores || !s.noisy) return NO_MEMORY(err);
-    rc = CKKS_PRECISION;
-    for (uint32_t i = 0; i < count && rc == CKKS_PRECISION; i++) {
-        ckks_error local = {0};
-        arena_reset(&scratch);
-        if ((rc = estimate(&s, &list[i], &scratch, &local)) == CKKS_OK) rc = prove(&s, &list[i], &local);
-        if (local.code) last = local;
+    ckks_error finer = {0};
+    if ((rc = find_choice(&s, list, count, &finer)) == CKKS_PRECISION) {
+        s.allowed = allowed, s.wanted = wanted;
+        rc = find_choice(&s, list, count, err);
+    } else if (rc != CKKS_OK) {
+        return ckks_error_set(err, rc, finer.field, "%s", finer.message);
     }
-    arena_fini(&scratch);
-    if (rc != CKKS_OK) return ckks_error_set(err, rc, last.field, "%s", last.message);
+    if (rc != CKKS_OK) return rc;
     c->scores = s.scores;
     if (!c->program.secret_key_only) return CKKS_OK;
     return report_note(c->report, err,

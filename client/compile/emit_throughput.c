@@ -111,6 +111,16 @@ static ckks_status make_matrix(plan_matrix *out, const emission *e, const sparse
     return CKKS_OK;
 }
 
+/* A value at the large scale leaves weights no room but for whole numbers: fine for what only passes it on.
+ */
+static bool is_fine(const plan_matrix *rounded, const sparse *m, double scale) {
+    if (scale >= ldexp(1, WEIGHT_BITS_LEAST)) return true;
+    for (uint32_t r = 0; r < m->row_count; r++)
+        for (uint32_t k = m->row_start[r]; k < m->row_start[r + 1]; k++)
+            if (rounded->weights[(uint64_t)r * m->column_count + m->column[k]] != m->value[k]) return false;
+    return true;
+}
+
 static ckks_status emit_term(uint32_t *out, emission *e, const ir_node *n, const ir_term *term,
                              const plan_value *result, bool with_bias, double *variance, ckks_error *err) {
     plan_matrix matrix;
@@ -118,11 +128,20 @@ static ckks_status emit_term(uint32_t *out, emission *e, const ir_node *n, const
     plan_operation op = {.kind = PLAN_MATRIX_PRODUCT, .source = n->source};
     ckks_status rc = value_at_level(&op.a, e, term->from, result->level, err);
     if (rc != CKKS_OK) return rc;
+    plan_value made = *result;
+    made.component_count = builder_get(&e->builder, op.a)->component_count;
     if (!weight_scale(&scale, builder_get(&e->builder, op.a)->scale, result->scale) || scale < 1)
         return ckks_error_set(err, CKKS_UNSUPPORTED, n->source,
                               "its inputs are at scales that do not meet: compile this model with --layout "
                               "latency");
     if ((rc = make_matrix(&matrix, e, term->matrix, scale, err)) != CKKS_OK) return rc;
+    if (!is_fine(&matrix, term->matrix, scale)) {
+        if (!throughput_is_large(e->graph, term->from)) return CKKS_PRECISION; /* other sizes may do */
+        return ckks_error_set(
+            err, CKKS_UNSUPPORTED, n->source,
+            "its input is an activation's as well, or a product's, at a scale that leaves no "
+            "room for weights: compile this model with --layout latency");
+    }
     if (with_bias) matrix.bias = n->bias, matrix.bias_scale = result->scale;
     for (uint32_t r = 0; r < matrix.row_count; r++)
         for (uint32_t c = 0; c < matrix.column_count; c++) {
@@ -130,7 +149,7 @@ static ckks_status emit_term(uint32_t *out, emission *e, const ir_node *n, const
             variance[r] += w * w * e->values[term->from].variance[c];
         }
     if ((rc = builder_matrix(&op.matrix, &e->builder, &matrix, err)) != CKKS_OK) return rc;
-    return builder_operation(out, &e->builder, &op, result, err);
+    return builder_operation(out, &e->builder, &op, &made, err);
 }
 
 static bool has_bias(const ir_node *n) {
@@ -160,6 +179,8 @@ static ckks_status emit_linear(uint32_t *out, emission *e, uint32_t number, emit
             *out = value;
             continue;
         }
+        const uint32_t components = builder_get(&e->builder, value)->component_count;
+        if (result.component_count < components) result.component_count = components;
         const plan_operation add = {.kind = PLAN_ADD, .a = *out, .b = value, .source = n->source};
         rc = builder_operation(out, &e->builder, &add, &result, err);
     }

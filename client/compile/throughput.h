@@ -14,6 +14,8 @@
 
 #include "client/compile/emit.h"
 
+#define WEIGHT_BITS_LEAST 6 /* of a layer between activations */
+
 typedef struct throughput_choice {
     uint32_t log_n, value_bits, result_bits, weight_bits;
     bool secret_key_only; /* inputs under the secret key alone: less noise than under the public key */

@@ -22,7 +22,6 @@
 #define FINER_BITS_MAX    6u
 #define WEIGHT_BITS_FIRST 8u
 #define WEIGHT_BITS_LAST  20u
-#define WEIGHT_BITS_LEAST 6u /* of a layer between activations */
 #define CHOICES_MAX                                                                                          \
     (2u * (LOG_N_LAST - LOG_N_FIRST + 1) * (VALUE_BITS_LAST - VALUE_BITS_FIRST + 1) * (FINER_BITS_MAX + 1) * \
      (WEIGHT_BITS_LAST - WEIGHT_BITS_FIRST + 1))
@@ -172,7 +171,7 @@ ckks_status throughput_choices(throughput_choice **out, uint32_t *count, const i
                 for (uint32_t finer = 0; finer <= (c.depth ? FINER_BITS_MAX : 0); finer++) {
                     throughput_choice t = {
                         .log_n = n, .value_bits = s, .result_bits = s + finer, .weight_bits = w};
-                    if (w - finer < WEIGHT_BITS_LEAST || !fits(&t, &c, limit)) continue;
+                    if (w - finer < (uint32_t)WEIGHT_BITS_LEAST || !fits(&t, &c, limit)) continue;
                     t.cost = requests * ((uint64_t)t.bits << n);
                     list[(*count)++] = t;
                     t.secret_key_only = true;

@@ -117,14 +117,15 @@ typedef struct ckksc_model_info {
     uint32_t label_count;   /* classes; 0 = the scores are the result */
     uint32_t log_n;         /* ring degree 2^log_n */
     uint32_t security_bits; /* 256, 192, 128; 0 = insecure */
-    uint32_t key_count;
-    uint64_t key_bytes;    /* of a key set for this model alone */
-    double promised_error; /* of a score; 0 = no promise */
-    double promised_step;  /* results are rounded to multiples of it */
+    uint32_t key_count;     /* 0: the model needs no key set, and none can be generated for it */
+    uint64_t key_bytes;     /* of a key set for this model alone */
+    double promised_error;  /* of a score; 0 = no promise */
+    double promised_step;   /* results are rounded to multiples of it */
     uint8_t parameter_id[32];
-    uint8_t digest[32];  /* of the package; zeros if the description has none */
-    const char *name;    /* these two live as long as the model */
-    const char *version; /* "" if unknown */
+    uint8_t digest[32];        /* of the package; zeros if the description has none */
+    const char *name;          /* these two live as long as the model */
+    const char *version;       /* "" if unknown */
+    uint32_t rows_per_request; /* 1, or, in the throughput layout, how many rows one request may have */
 } ckksc_model_info;
 /* ckksc_model_describe fills *out, whose struct_bytes the caller has set. */
 CKKSC_API ckksc_status ckksc_model_describe(ckksc_model_info *out, const ckksc_model *model,
@@ -180,10 +181,19 @@ typedef struct ckksc_ciphertext ckksc_ciphertext; /* all ciphertexts of one requ
 CKKSC_API ckksc_status ckksc_encrypt(ckksc_ciphertext **out, const ckksc_model *model,
                                      const ckksc_secret_key *key, const ckksc_public_key *public_key,
                                      const double *row, ckksc_error *error);
+/* ckksc_encrypt_rows: the same for rows[row_count][input_count], 1 to rows_per_request of them, in one
+ * request. CKKSC_INPUT naming the row or the number of rows. Uses all cores. */
+CKKSC_API ckksc_status ckksc_encrypt_rows(ckksc_ciphertext **out, const ckksc_model *model,
+                                          const ckksc_secret_key *key, const ckksc_public_key *public_key,
+                                          const double *rows, uint32_t row_count, ckksc_error *error);
 /* ckksc_decrypt: scores[score_count], exact to the last digit of the noise: see ckksc_round.
  * CKKSC_IMPLAUSIBLE (scores are filled all the same) when a score is outside of what the model produces. */
 CKKSC_API ckksc_status ckksc_decrypt(double *scores, const ckksc_model *model, const ckksc_secret_key *key,
                                      const ckksc_ciphertext *result, ckksc_error *error);
+/* ckksc_decrypt_rows: scores[row_count][score_count] of the first row_count rows of a request. */
+CKKSC_API ckksc_status ckksc_decrypt_rows(double *scores, const ckksc_model *model,
+                                          const ckksc_secret_key *key, const ckksc_ciphertext *result,
+                                          uint32_t row_count, ckksc_error *error);
 /* ckksc_round rounds scores to the precision that the model promises. */
 CKKSC_API void ckksc_round(double *scores, const ckksc_model *model);
 CKKSC_API ckksc_status ckksc_ciphertext_export(uint8_t **image, size_t *bytes, const ckksc_model *model,
@@ -224,7 +234,8 @@ CKKSC_API void ckksc_disconnect(ckksc_connection *connection); /* no call may be
  */
 CKKSC_API ckksc_status ckksc_register(ckksc_connection *connection, const ckksc_key_set *keys,
                                       ckksc_error *error);
-/* ckksc_evaluate sends a request and returns the result's ciphertexts, validated, not decrypted. Blocks. */
+/* ckksc_evaluate sends a request and returns the result's ciphertexts, validated, not decrypted. key_set_id
+ * may be NULL where the model needs no keys. Blocks. */
 CKKSC_API ckksc_status ckksc_evaluate(ckksc_ciphertext **result, ckksc_connection *connection,
                                       const ckksc_model *model, const uint8_t key_set_id[32],
                                       const ckksc_ciphertext *request, ckksc_error *error);
@@ -233,6 +244,14 @@ CKKSC_API ckksc_status ckksc_evaluate(ckksc_ciphertext **result, ckksc_connectio
 CKKSC_API ckksc_status ckksc_infer(double *scores, ckksc_connection *connection, const ckksc_model *model,
                                    const ckksc_secret_key *key, const uint8_t key_set_id[32],
                                    const double *row, ckksc_error *error);
+/* ckksc_infer_rows does that for rows[row_count][input_count] in one request (1 to rows_per_request of them):
+ * scores[row_count][score_count]. For more rows call it again; several threads may, on one connection.
+ * Blocks.
+ */
+CKKSC_API ckksc_status ckksc_infer_rows(double *scores, ckksc_connection *connection,
+                                        const ckksc_model *model, const ckksc_secret_key *key,
+                                        const uint8_t key_set_id[32], const double *rows, uint32_t row_count,
+                                        ckksc_error *error);
 
 #ifdef __cplusplus
 }

@@ -143,6 +143,7 @@ ckksc_status ckksc_model_describe(ckksc_model_info *out, const ckksc_model *mode
         .promised_step = client_promised_step(m),
         .name = m->description->name,
         .version = m->description->version ? m->description->version : "",
+        .rows_per_request = client_rows_per_request(m),
     };
     memcpy(out->parameter_id, m->params.id, sizeof out->parameter_id);
     memcpy(out->digest, m->digest, sizeof out->digest);
@@ -292,45 +293,76 @@ static ckksc_status deliver(ckksc_ciphertext **out, ckksc_ciphertext *c, ckksc_e
     return finish(error, rc, inner);
 }
 
-ckksc_status ckksc_encrypt(ckksc_ciphertext **out, const ckksc_model *model, const ckksc_secret_key *key,
-                           const ckksc_public_key *public_key, const double *row, ckksc_error *error) {
+static ckks_status preprocess_rows(double *elements, const client_model *m, const double *rows,
+                                   uint32_t row_count, ckks_error *inner) {
+    for (uint32_t k = 0; k < row_count; k++) {
+        ckks_error local = {0};
+        const ckks_status rc = client_preprocess(elements + (size_t)k * m->element_count, m,
+                                                 rows + (size_t)k * m->raw_count, &local);
+        if (rc == CKKS_OK) continue;
+        if (row_count == 1) return ckks_error_set(inner, rc, local.field, "%s", local.message);
+        return ckks_error_set(inner, rc, local.field, "row %u: %s", k + 1, local.message);
+    }
+    return CKKS_OK;
+}
+
+ckksc_status ckksc_encrypt_rows(ckksc_ciphertext **out, const ckksc_model *model, const ckksc_secret_key *key,
+                                const ckksc_public_key *public_key, const double *rows, uint32_t row_count,
+                                ckksc_error *error) {
     ckks_error inner = {0};
     ckksc_ciphertext *c = NULL;
     double *elements = NULL;
+    size_t bytes = 0;
     ckks_status rc;
-    if (!out || !model || !row || (!key && !public_key)) {
-        rc = missing(&inner, "out, model, key or row");
+    if (!out || !model || !rows || (!key && !public_key)) {
+        rc = missing(&inner, "out, model, key or rows");
         goto out;
     }
     const client_model *m = model_in(model);
+    if ((rc = client_check_rows(m, row_count, &inner)) != CKKS_OK) goto out;
     if ((rc = ciphertext_allocate(&c, &inner)) != CKKS_OK) goto out;
-    if (!(elements = malloc((size_t)m->element_count * sizeof *elements))) {
-        rc = ckks_error_set(&inner, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
+    bytes = (size_t)row_count * m->element_count * sizeof *elements;
+    if (!(elements = malloc(bytes))) {
+        rc = ckks_error_set(&inner, CKKS_RESOURCE_EXHAUSTED, "", "no memory for rows");
         goto out;
     }
-    if ((rc = client_preprocess(elements, m, row, &inner)) == CKKS_OK)
+    if ((rc = preprocess_rows(elements, m, rows, row_count, &inner)) == CKKS_OK)
         rc = client_encrypt(&c->list, m, key ? secret_in(key) : NULL, key ? NULL : public_in(public_key),
-                            elements, 1, &inner);
-    sodium_memzero(elements, (size_t)m->element_count * sizeof *elements);
+                            elements, row_count, &inner);
+    sodium_memzero(elements, bytes);
 out:
     free(elements);
     return deliver(out, c, error, rc, &inner);
 }
 
-ckksc_status ckksc_decrypt(double *scores, const ckksc_model *model, const ckksc_secret_key *key,
-                           const ckksc_ciphertext *result, ckksc_error *error) {
+ckksc_status ckksc_encrypt(ckksc_ciphertext **out, const ckksc_model *model, const ckksc_secret_key *key,
+                           const ckksc_public_key *public_key, const double *row, ckksc_error *error) {
+    return ckksc_encrypt_rows(out, model, key, public_key, row, 1, error);
+}
+
+ckksc_status ckksc_decrypt_rows(double *scores, const ckksc_model *model, const ckksc_secret_key *key,
+                                const ckksc_ciphertext *result, uint32_t row_count, ckksc_error *error) {
     ckks_error inner = {0};
     if (!scores || !model || !key || !result)
         return finish(error, missing(&inner, "scores, model, key or result"), &inner);
     const client_model *m = model_in(model);
-    const ckks_status rc = client_decrypt(scores, m, secret_in(key), &result->list, 1, &inner);
+    const ckks_status rc = client_decrypt(scores, m, secret_in(key), &result->list, row_count, &inner);
     const ckksc_status status = finish(error, rc, &inner);
-    if (status != CKKSC_OK || client_scores_are_plausible(m, scores, m->score_count)) return status;
-    ckks_error_set(&inner, CKKS_OUT_OF_RANGE, "scores",
-                   "outside of what the model produces: wrong key, or a faulty server");
-    finish(error, CKKS_OUT_OF_RANGE, &inner);
-    if (error && error->struct_bytes >= sizeof *error) error->status = CKKSC_IMPLAUSIBLE;
-    return CKKSC_IMPLAUSIBLE;
+    if (status != CKKSC_OK) return status;
+    for (uint32_t k = 0; k < row_count; k++) {
+        if (client_scores_are_plausible(m, scores + (size_t)k * m->score_count, m->score_count)) continue;
+        ckks_error_set(&inner, CKKS_OUT_OF_RANGE, "scores",
+                       "outside of what the model produces: wrong key, or a faulty server");
+        finish(error, CKKS_OUT_OF_RANGE, &inner);
+        if (error && error->struct_bytes >= sizeof *error) error->status = CKKSC_IMPLAUSIBLE;
+        return CKKSC_IMPLAUSIBLE;
+    }
+    return CKKSC_OK;
+}
+
+ckksc_status ckksc_decrypt(double *scores, const ckksc_model *model, const ckksc_secret_key *key,
+                           const ckksc_ciphertext *result, ckksc_error *error) {
+    return ckksc_decrypt_rows(scores, model, key, result, 1, error);
 }
 
 void ckksc_round(double *scores, const ckksc_model *model) {
@@ -419,7 +451,7 @@ ckksc_status ckksc_evaluate(ckksc_ciphertext **result, ckksc_connection *connect
                             ckksc_error *error) {
     ckks_error inner = {0};
     ckksc_ciphertext *c = NULL;
-    ckks_status rc = result && connection && model && key_set_id && request
+    ckks_status rc = result && connection && model && request && (key_set_id || !model_in(model)->key_count)
                          ? ciphertext_allocate(&c, &inner)
                          : missing(&inner, "result, connection, model, key_set_id or request");
     if (rc == CKKS_OK)
@@ -428,15 +460,23 @@ ckksc_status ckksc_evaluate(ckksc_ciphertext **result, ckksc_connection *connect
     return deliver(result, c, error, rc, &inner);
 }
 
-ckksc_status ckksc_infer(double *scores, ckksc_connection *connection, const ckksc_model *model,
-                         const ckksc_secret_key *key, const uint8_t key_set_id[32], const double *row,
-                         ckksc_error *error) {
+ckksc_status ckksc_infer_rows(double *scores, ckksc_connection *connection, const ckksc_model *model,
+                              const ckksc_secret_key *key, const uint8_t key_set_id[32], const double *rows,
+                              uint32_t row_count, ckksc_error *error) {
     ckksc_ciphertext *request = NULL, *result = NULL;
-    ckksc_status status = ckksc_encrypt(&request, model, key, NULL, row, error);
+    ckksc_status status = ckksc_encrypt_rows(&request, model, key, NULL, rows, row_count, error);
     if (status == CKKSC_OK) status = ckksc_evaluate(&result, connection, model, key_set_id, request, error);
-    if (status == CKKSC_OK) status = ckksc_decrypt(scores, model, key, result, error);
-    if (status == CKKSC_OK || status == CKKSC_IMPLAUSIBLE) ckksc_round(scores, model);
+    if (status == CKKSC_OK) status = ckksc_decrypt_rows(scores, model, key, result, row_count, error);
+    if (status == CKKSC_OK || status == CKKSC_IMPLAUSIBLE)
+        for (uint32_t k = 0; k < row_count; k++)
+            ckksc_round(scores + (size_t)k * model_in(model)->score_count, model);
     ckksc_ciphertext_destroy(request);
     ckksc_ciphertext_destroy(result);
     return status;
+}
+
+ckksc_status ckksc_infer(double *scores, ckksc_connection *connection, const ckksc_model *model,
+                         const ckksc_secret_key *key, const uint8_t key_set_id[32], const double *row,
+                         ckksc_error *error) {
+    return ckksc_infer_rows(scores, connection, model, key, key_set_id, row, 1, error);
 }

@@ -333,13 +333,14 @@ class Scheme:
         return payload
 
     # -- ciphertexts --
-    def encrypt(self, slots, scale, limb_count):
-        seed = secrets.token_bytes(32)
+    def encrypt(self, slots, scale, limb_count, seed=None, entry=0):
+        """Entries of a batch share a seed: entry i takes polynomial i."""
+        seed = seed or secrets.token_bytes(32)
         plain, error = self.encode(slots, scale), self.small_error()
         packed = b""
         for i in range(limb_count):
             r = self.rings[i]
-            a = expand(seed, 1, 0, i, r.q, self.n)
+            a = expand(seed, 1, entry, i, r.q, self.n)
             message = r.forward(r.lift([m + int(e) for m, e in zip(plain, error)]))
             packed += pack(sub(message, mul(a, self.secret_eval[i], r.q), r.q), r.q)
         return packed, seed
@@ -459,6 +460,35 @@ class Client:
             segments.append((1, packed))
             message.seeds.append(seed)
         return message, segments
+
+    def batch_request(self, rows):
+        """The throughput layout: element i of every row is ciphertext i, row s is slot s."""
+        d, elements = self.description, np.array([self.preprocess(row) for row in rows])
+        assert d.input_layout.kind == 2 and len(rows) <= d.input_layout.sample_count_max
+        assert elements.shape[1] == d.input_layout.element_count == sum(s.batch_count for s in d.inputs)
+        message = rpc_pb2.InferRequest(model=d.name, version=d.version, model_digest=d.digest,
+                                       lineage=self.scheme.lineage, inputs=d.inputs)
+        segments, element = [], 0
+        for signature in d.inputs:
+            seed, packed = secrets.token_bytes(32), b""
+            for entry in range(signature.batch_count):
+                vector = np.zeros(d.input_layout.slot_count)
+                vector[:len(rows)] = elements[:, element]
+                packed += self.scheme.encrypt(vector, bits_to_double(signature.scale_bits), signature.limb_count, seed, entry)[0]
+                element += 1
+            segments.append((1, packed))
+            message.seeds.append(seed)
+        return message, segments
+
+    def infer_batch(self, rows):
+        message, segments = self.batch_request(rows)
+        reply, parts = call(self.bulk, "Inference/ModelInfer", self.token, message, rpc_pb2.InferReply, segments)
+        vectors = []
+        for part, s in zip(parts, reply.outputs):
+            size = len(part) // s.batch_count
+            vectors += [self.scheme.decrypt(part[i * size:(i + 1) * size], s.limb_count, bits_to_double(s.scale_bits))
+                        for i in range(s.batch_count)]
+        return np.array([v[:len(rows)] for v in vectors[:self.description.output_layout.element_count]]).T
 
     def infer(self, row):
         message, segments = self.infer_request(row)

@@ -105,13 +105,14 @@ class Daemon:
         return found
 
 
-def compile_model(name, folder):
+def compile_model(name, folder, *options):
     """Compiles an example model; returns the package's path. All models of digits share one sample of images."""
     source = f"{MODELS}/{name}"
     samples = f"{MODELS}/mnist" if name in ("lola", "lenet") else source
     calibration = next(f for f in sorted(os.listdir(samples)) if f.startswith("calibration"))
     out = f"{folder}/{name}.ckm"
-    subprocess.run([f"{BUILD}/ckksctl", "compile", f"{source}/{name}.onnx", "--calibration", f"{samples}/{calibration}", "-o", out, "--quiet"],
+    subprocess.run([f"{BUILD}/ckksctl", "compile", f"{source}/{name}.onnx", "--calibration", f"{samples}/{calibration}", "-o", out, "--quiet",
+                    *options],
                    check=True, stdout=subprocess.DEVNULL)
     return out
 

@@ -217,6 +217,138 @@ static void public_key_encryption_decrypts_and_needs_no_secret(void **state) {
     free(image);
 }
 
+/* ---- many rows in one request ---- */
+
+/* the same elements and scores, one ciphertext per element and one slot per row */
+static client_model *batch_model(model_fixture *f, bool secret_key_only) {
+    model_fixture_init(f);
+    f->signature.batch_count = MODEL_FIXTURE_COLUMNS;
+    f->input_layout.kind = f->output_layout.kind = 2;
+    f->input_layout.slot_count = f->output_layout.slot_count = 2048;
+    f->input_layout.has_sample_count_max = 1, f->input_layout.sample_count_max = 2048;
+    f->input_layout.n_input = f->input_layout.n_slot = 0;
+    f->output_layout.n_output = f->output_layout.n_slot = 0;
+    f->input_layout.has_secret_key_only = 1, f->input_layout.secret_key_only = secret_key_only;
+    return model_fixture_model(f);
+}
+
+static void batches_come_back_within_the_promised_error(void **state) {
+    (void)state;
+    static const uint32_t counts[] = {1, 7, 2048};
+    model_fixture f;
+    client_model *m = batch_model(&f, false);
+    assert_int_equal(client_rows_per_request(m), 2048);
+    assert_int_equal(client_input_ciphertexts(m), 4);
+    for (int k = 0; k < 3; k++) {
+        const uint32_t rows = counts[k];
+        double *elements = malloc(rows * 4 * sizeof *elements), *scores = malloc(rows * 2 * sizeof *scores),
+               worst = 0;
+        uint8_t *image = NULL;
+        size_t size = 0;
+        client_ciphertexts list, again;
+        ckks_error err = {0};
+        for (uint32_t i = 0; i < rows * 4; i++) elements[i] = (double)(i * 37 % 101) / 20 - 2.5;
+        assert_int_equal(client_encrypt(&list, m, secret, NULL, elements, rows, &err), CKKS_OK);
+        assert_int_equal(list.count, 1);
+        assert_int_equal(list.items[0].signature.batch_count, 4);
+        assert_int_equal(client_ciphertexts_export(&image, &size, &list, m, &err), CKKS_OK);
+        assert_int_equal(client_ciphertexts_import(&again, m, true, image, size, &err), CKKS_OK);
+        assert_int_equal(again.row_count, rows);
+        assert_int_equal(client_decrypt(scores, m, secret, &again, rows, &err), CKKS_OK);
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t i = 0; i < 2; i++) worst = fmax(worst, fabs(scores[r * 2 + i] - elements[r * 4 + i]));
+        printf("  %u rows: worst error %.2e\n", rows, worst);
+        assert_true(worst < 1e-3);
+        client_ciphertexts_fini(&list);
+        client_ciphertexts_fini(&again);
+        free(image);
+        free(elements);
+        free(scores);
+    }
+    client_model_destroy(m);
+}
+
+/* entries of one value share a seed, so their second components must come from different polynomials */
+static void entries_of_a_batch_have_their_own_randomness(void **state) {
+    (void)state;
+    model_fixture f;
+    client_model *m = batch_model(&f, false);
+    client_ciphertexts list;
+    const double elements[4] = {1, 1, 1, 1};
+    assert_int_equal(client_encrypt(&list, m, secret, NULL, elements, 1, NULL), CKKS_OK);
+    const size_t bytes = list.items[0].packed_bytes / 4;
+    for (int a = 0; a < 4; a++)
+        for (int b = 0; b < a; b++)
+            assert_memory_not_equal(list.items[0].packed + (size_t)a * bytes,
+                                    list.items[0].packed + (size_t)b * bytes, 64);
+    client_ciphertexts_fini(&list);
+    client_model_destroy(m);
+}
+
+static void the_number_of_rows_is_checked(void **state) {
+    (void)state;
+    model_fixture f;
+    client_model *m = batch_model(&f, false);
+    client_ciphertexts list;
+    double *elements = calloc(2049 * 4, sizeof *elements);
+    static const uint32_t bad[] = {0, 2049};
+    for (int i = 0; i < 2; i++) {
+        ckks_error err = {0};
+        assert_int_equal(client_encrypt(&list, m, secret, NULL, elements, bad[i], &err),
+                         CKKS_INVALID_ARGUMENT);
+        assert_string_equal(err.field, "rows");
+        assert_non_null(strstr(err.message, "1 to 2048"));
+        assert_null(list.items);
+    }
+    free(elements);
+    client_model_destroy(m);
+}
+
+static void a_promise_under_the_secret_key_is_not_made_under_the_public_one(void **state) {
+    (void)state;
+    model_fixture f;
+    client_model *m = batch_model(&f, true), *both = batch_model(&f, false);
+    uint8_t *image = NULL;
+    size_t size = 0;
+    client_public_key *pk = NULL;
+    client_ciphertexts list;
+    ckks_error err = {0};
+    double scores[2];
+    const double elements[4] = {1.5, -2.5, 0, 0};
+    assert_int_equal(client_public_key_export(&image, &size, secret, &err), CKKS_OK);
+    assert_int_equal(client_public_key_import(&pk, image, size, false, &err), CKKS_OK);
+    assert_int_equal(client_encrypt(&list, m, NULL, pk, elements, 1, &err), CKKS_UNSUPPORTED);
+    assert_int_equal(client_encrypt(&list, both, NULL, pk, elements, 1, NULL), CKKS_OK);
+    assert_int_equal(client_decrypt(scores, both, secret, &list, 1, NULL), CKKS_OK);
+    assert_true(fabs(scores[0] - 1.5) < 1e-2 && fabs(scores[1] + 2.5) < 1e-2);
+    client_ciphertexts_fini(&list);
+    client_public_key_destroy(pk);
+    free(image);
+    client_model_destroy(both);
+    client_model_destroy(m);
+}
+
+static void batches_survive_every_failed_allocation(void **state) {
+    (void)state;
+    model_fixture f;
+    client_model *m = batch_model(&f, false);
+    const double elements[8] = {1, 2, 3, 4, 0, 1, 0, 1};
+    double scores[4];
+    for (uint64_t n = 1;; n++) {
+        client_ciphertexts list = {0};
+        ckks_error err = {0};
+        alloc_fault_set(n);
+        ckks_status rc = client_encrypt(&list, m, secret, NULL, elements, 2, &err);
+        if (rc == CKKS_OK) rc = client_decrypt(scores, m, secret, &list, 2, &err);
+        const bool was_hit = alloc_fault_calls() >= n;
+        alloc_fault_set(0);
+        client_ciphertexts_fini(&list);
+        assert_int_equal(rc, was_hit ? CKKS_RESOURCE_EXHAUSTED : CKKS_OK);
+        if (!was_hit) break;
+    }
+    client_model_destroy(m);
+}
+
 static void two_encryptions_of_one_row_differ_in_seed_and_bytes(void **state) {
     (void)state;
     client_ciphertexts a, b;
@@ -489,6 +621,11 @@ int main(void) {
         cmocka_unit_test(weak_parameters_pass_only_when_declared_and_allowed),
         cmocka_unit_test(rows_come_back_within_the_promised_error),
         cmocka_unit_test(public_key_encryption_decrypts_and_needs_no_secret),
+        cmocka_unit_test(batches_come_back_within_the_promised_error),
+        cmocka_unit_test(entries_of_a_batch_have_their_own_randomness),
+        cmocka_unit_test(the_number_of_rows_is_checked),
+        cmocka_unit_test(a_promise_under_the_secret_key_is_not_made_under_the_public_one),
+        cmocka_unit_test(batches_survive_every_failed_allocation),
         cmocka_unit_test(two_encryptions_of_one_row_differ_in_seed_and_bytes),
         cmocka_unit_test(rows_out_of_range_never_reach_encryption),
         cmocka_unit_test(results_of_another_secret_or_shape_are_not_decrypted),
