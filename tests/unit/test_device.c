@@ -192,12 +192,14 @@ static void asynchronous_failure_is_sticky_until_recovered(void **state) {
     assert_int_equal(err.code, CKKS_DEVICE_ERROR);
     assert_string_equal(err.message, "injected asynchronous failure");
     assert_status(device_stream_synchronize(f.stream, NULL), CKKS_DEVICE_ERROR);
-    assert_true(a[0] == 1);
+    /* a card runs what is behind an injected failure, and nobody believes what that leaves */
+    const uint64_t left = device_get_kind(f.dev) == DEVICE_CPU ? 1 : 2;
+    assert_true(a[0] == left);
     assert_ok(device_stream_recover(f.stream, NULL));
     assert_ok(device_stream_synchronize(f.stream, NULL));
     assert_ok(increment(&f, f.stream, a));
     assert_ok(device_stream_synchronize(f.stream, NULL));
-    assert_true(a[0] == 2);
+    assert_true(a[0] == left + 1);
     device_free(f.dev, a);
     free(zero);
     device_fixture_close(&f);
@@ -222,7 +224,8 @@ static void failure_travels_with_events_until_its_stream_recovers(void **state) 
     assert_ok(device_stream_wait(other, event, NULL));
     assert_ok(increment(&f, other, a));
     assert_status(device_stream_synchronize(other, NULL), CKKS_DEVICE_ERROR);
-    assert_true(a[0] == 0);
+    const uint64_t left = device_get_kind(f.dev) == DEVICE_CPU ? 0 : 1;
+    assert_true(a[0] == left);
     assert_ok(device_stream_recover(other, NULL));
     assert_ok(device_stream_wait(other, event, NULL)); /* the first stream is still failed */
     assert_status(device_stream_synchronize(other, NULL), CKKS_DEVICE_ERROR);
@@ -232,7 +235,7 @@ static void failure_travels_with_events_until_its_stream_recovers(void **state) 
     assert_ok(device_stream_wait(other, event, NULL));
     assert_ok(increment(&f, other, a));
     assert_ok(device_stream_synchronize(other, NULL));
-    assert_true(a[0] == 1);
+    assert_true(a[0] == left + 1);
     device_event_destroy(event);
     device_stream_destroy(other);
     device_free(f.dev, a);
