@@ -41,10 +41,15 @@ static const struct argp_option options[] = {
     {"raw", OPTION_RAW, 0, 0, "do not round results (see below)", 0},
     {"pin", OPTION_PIN, "DIGEST", 0, "refuse any other package than the one of this SHA-256", 0},
     {"public", OPTION_PUBLIC, 0, 0, "encrypt with the public key (results still need the secret one)", 0},
-    {"output", 'o', "FILE", 0, "where to save the result of an encrypted request file", 0},
+    {"output", 'o', "FILE", 0,
+     "write results to a CSV file, part by part: an interrupted run goes on where it stopped (with an "
+     "encrypted "
+     "request file: where to save its result)",
+     0},
     {"key-set", OPTION_KEY_SET, "ID", 0, "with an encrypted request file: its owner's key set (64 digits)",
      0},
-    {"concurrency", OPTION_CONCURRENCY, "N", 0, "requests under way at a time (default 1)", 0},
+    {"concurrency", OPTION_CONCURRENCY, "N", 0, "requests under way at a time (default 1, with --output 2)",
+     0},
     {0}};
 
 static uint64_t number(struct argp_state *state, const char *text, uint64_t max, const char *name) {
@@ -132,8 +137,15 @@ static const struct argp parser = {
     "digit: do "
     "not pass such values on to anyone, since the digits below the precision carry information about your "
     "secret key.\n\n"
+    "-o writes the results of any number of rows to a CSV file: columns row, label (if the model has one), "
+    "values, note (\"implausible\" where a value is outside of what the model produces). Results so far are "
+    "in "
+    "FILE.part, and FILE.journal says how far they reach; after an interruption the same command goes on "
+    "there, if model and rows are still the same. A model of the throughput layout takes many rows in one "
+    "request.\n\n"
     "Examples:\n"
     "  ckksctl infer breast-cancer patients.csv\n"
+    "  ckksctl infer credit customers.csv -o scores.csv\n"
     "  ckksctl infer mnist images-idx3.gz --labels labels-idx1.gz --summary\n"
     "  ckksctl infer credit/2 rows.csv --label-column class --json\n",
     ctl_common_children,
@@ -225,6 +237,45 @@ out:
     return rc;
 }
 
+/* Results go to a file as they come; what compares rows with something needs them all. */
+static ckks_status run_stream(int *code, const arguments *a, rpc_connection **connection, ckks_error *err) {
+    const ctl_options *o = &a->common;
+    ckks_status rc;
+    client_model *model = NULL;
+    keys k = {0};
+    ctl_bar bar = {0};
+    infer_stream_figures figures = {0};
+    infer_stream_job job = {
+        .concurrency = a->concurrency ? a->concurrency : 2, .output = a->output, .bar = &bar};
+    if (a->source.labels_path || a->reference || a->original)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output",
+                              "does not go with --labels, --reference and --original, which need all rows");
+    if ((rc = ctl_connect(connection, o, err)) != CKKS_OK) goto out;
+    if ((rc = ctl_model(&model, connection, o, a->model, a->is_pinned ? a->pin : NULL, err)) != CKKS_OK)
+        goto out;
+    if ((rc = keys_load(&k, a, model, err)) != CKKS_OK) goto out;
+    job.connection = *connection, job.model = model;
+    job.secret = k.secret, job.public = k.public;
+    if (k.set) memcpy(job.key_set, k.set->id, sizeof job.key_set);
+    job.step = a->raw ? 0 : client_promised_step(model);
+    if (a->raw)
+        ctl_warn(
+            "raw results: do not pass them on, their last digits carry information about your secret key");
+    ctl_bar_begin(&bar, o, "evaluating", false);
+    rc = infer_stream(&figures, &job, &a->source, o, err);
+    ctl_bar_end(&bar);
+    if (rc != CKKS_OK && rc != CKKS_CANCELLED && figures.resumed_rows + figures.rows)
+        ctl_note(o, "the results of %llu rows are kept: the same command goes on behind them",
+                 (unsigned long long)(figures.resumed_rows + figures.rows));
+    if (rc != CKKS_OK) goto out;
+    if (!o->quiet || o->json) infer_stream_print(&figures, &job, o->json);
+    *code = figures.implausible ? EXIT_MISMATCH : EXIT_GOOD;
+out:
+    keys_fini(&k);
+    client_model_destroy(model);
+    return rc;
+}
+
 static ckks_status run(int *code, const arguments *a, rpc_connection **connection, ckks_error *err) {
     const ctl_options *o = &a->common;
     ckks_status rc;
@@ -296,7 +347,10 @@ int command_infer(int argc, char **argv) {
     ckks_status rc = ctl_resolve(&a.common, &err);
     if (rc == CKKS_OK)
         rc = infer_is_request_file(a.source.path) ? send_file(&a, &connection, &err)
+             : a.output                           ? run_stream(&code, &a, &connection, &err)
                                                   : run(&code, &a, &connection, &err);
     rpc_close(connection);
-    return rc == CKKS_OK ? code : ctl_fail(&a.common, &err);
+    if (rc == CKKS_OK) return code;
+    code = ctl_fail(&a.common, &err);
+    return rc == CKKS_CANCELLED ? EXIT_INTERRUPTED : code;
 }

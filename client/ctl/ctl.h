@@ -16,14 +16,15 @@
 /* Stable: scripts depend on them. Printed by `ckksctl --help`. */
 typedef enum ctl_exit {
     EXIT_GOOD = 0,
-    EXIT_OTHER = 1,       /* out of memory, disk, our own fault */
-    EXIT_USAGE = 2,       /* the command line */
-    EXIT_INPUT = 3,       /* a file or a row that cannot be used */
-    EXIT_REFUSED = 4,     /* the server said no */
-    EXIT_UNREACHABLE = 5, /* no server answers */
-    EXIT_KEY = 6,         /* a key is missing, unknown, evicted, sealed or of other parameters */
-    EXIT_UNTRUSTED = 7,   /* what the server sent is not safe to use */
-    EXIT_MISMATCH = 8,    /* it ran, but results differ from what was expected */
+    EXIT_OTHER = 1,         /* out of memory, disk, our own fault */
+    EXIT_USAGE = 2,         /* the command line */
+    EXIT_INPUT = 3,         /* a file or a row that cannot be used */
+    EXIT_REFUSED = 4,       /* the server said no */
+    EXIT_UNREACHABLE = 5,   /* no server answers */
+    EXIT_KEY = 6,           /* a key is missing, unknown, evicted, sealed or of other parameters */
+    EXIT_UNTRUSTED = 7,     /* what the server sent is not safe to use */
+    EXIT_MISMATCH = 8,      /* it ran, but results differ from what was expected */
+    EXIT_INTERRUPTED = 130, /* by SIGINT, at a place where the same command goes on */
 } ctl_exit;
 
 /* ---- common options ---- */
@@ -89,7 +90,10 @@ void ctl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* ctl_bytes: "217,088 bytes" or "12.3 MiB". Returns text. */
 char *ctl_bytes(char text[32], uint64_t bytes);
 
-/* ctl_print_value prints a tab and the value with the decimals of `step`, all of them if it is 0. */
+/* ctl_value: the value with the decimals of `step`, all of them if it is 0. Returns text. ctl_print_value
+ * prints a tab and that. */
+#define CTL_VALUE_BYTES 400u /* any finite double without an exponent */
+const char *ctl_value(char text[CTL_VALUE_BYTES], double value, double step);
 void ctl_print_value(double value, double step);
 
 typedef struct ctl_bar {
@@ -100,6 +104,8 @@ typedef struct ctl_bar {
 /* A bar on stderr, only where that is a terminal and neither --quiet nor --json. */
 void ctl_bar_begin(ctl_bar *bar, const ctl_options *options, const char *what, bool is_bytes);
 void ctl_bar_update(void *bar, uint64_t done, uint64_t total); /* a client_progress */
+/* ctl_bar_rows: rows done, the share of the file behind them, and the speed of the rows since begin_ns. */
+void ctl_bar_rows(ctl_bar *bar, uint64_t done, uint64_t thousandths, uint64_t rows, uint64_t begin_ns);
 void ctl_bar_end(ctl_bar *bar);
 
 /* A bar for each stage of a long piece of work: a workload_progress and a compiler's progress. */

@@ -71,4 +71,35 @@ void infer_print_rows(const infer_job *job);
 void infer_print_figures(const infer_figures *f, const client_model *model);
 void infer_print_json(const infer_job *job, const infer_figures *f, bool with_rows, bool is_raw);
 
+/* ---- a large file of rows into a CSV of results (infer_stream.c) ---- */
+
+#define INFER_STREAM_WORKERS_MAX 64u
+
+typedef struct infer_stream_job {
+    rpc_connection *connection;
+    const client_model *model;
+    const client_secret_key *secret;
+    const client_public_key *public; /* not NULL: encrypt with it */
+    uint8_t key_set[32];
+    uint32_t concurrency; /* parts under way at a time: each takes the memory of one request */
+    double step;          /* rounding; 0 = raw */
+    const char *output;
+    ctl_bar *bar;
+    bool has_label; /* filled in */
+} infer_stream_job;
+
+typedef struct infer_stream_figures {
+    uint64_t resumed_rows, rows; /* by an earlier run; by this one */
+    uint64_t implausible, requests, replay_ns, request_bytes;
+    uint64_t begin_ns;
+    double seconds;
+    bool is_complete;
+} infer_stream_figures;
+
+/* infer_stream writes the results of all rows to job->output, or goes on with an interrupted run's. Blocks.
+ * SIGINT: parts under way are finished, then CKKS_CANCELLED. */
+ckks_status infer_stream(infer_stream_figures *out, infer_stream_job *job, const rows_source *source,
+                         const ctl_options *options, ckks_error *err);
+void infer_stream_print(const infer_stream_figures *f, const infer_stream_job *job, bool json);
+
 #endif

@@ -113,12 +113,18 @@ char *ctl_bytes(char text[32], uint64_t bytes) {
 
 /* ---- progress ---- */
 
-void ctl_print_value(double value, double step) {
+const char *ctl_value(char text[CTL_VALUE_BYTES], double value, double step) {
     const int decimals = step > 0 ? (int)ceil(-log10(step) - 1e-9) : 0;
     if (step > 0)
-        printf("\t%.*f", decimals < 0 ? 0 : decimals, value);
+        snprintf(text, CTL_VALUE_BYTES, "%.*f", decimals < 0 ? 0 : decimals, value);
     else
-        printf("\t%.17g", value);
+        snprintf(text, CTL_VALUE_BYTES, "%.17g", value);
+    return text;
+}
+
+void ctl_print_value(double value, double step) {
+    char text[CTL_VALUE_BYTES];
+    printf("\t%s", ctl_value(text, value, step));
 }
 
 void ctl_bar_begin(ctl_bar *bar, const ctl_options *options, const char *what, bool is_bytes) {
@@ -140,6 +146,18 @@ void ctl_bar_update(void *context, uint64_t done, uint64_t total) {
             snprintf(all, sizeof all, "%llu", (unsigned long long)total);
     fprintf(stderr, "\r%s [%.*s%*s] %s of %s\x1b[K", bar->what, filled, "##############################",
             width - filled, "", have, all);
+    fflush(stderr);
+}
+
+void ctl_bar_rows(ctl_bar *bar, uint64_t done, uint64_t thousandths, uint64_t rows, uint64_t begin_ns) {
+    const uint64_t now = rpc_now_ns();
+    if (!bar->is_on || (thousandths < 1000 && now - bar->shown_ns < 50000000u)) return;
+    bar->shown_ns = now;
+    const int width = 30, filled = (int)(thousandths * (uint64_t)width / 1000);
+    const double seconds = (double)(now - begin_ns) * 1e-9;
+    fprintf(stderr, "\r%s [%.*s%*s] %llu rows, %llu %%, %.0f rows/s\x1b[K", bar->what, filled,
+            "##############################", width - filled, "", (unsigned long long)done,
+            (unsigned long long)thousandths / 10, seconds > 0 ? (double)rows / seconds : 0.0);
     fflush(stderr);
 }
 

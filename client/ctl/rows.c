@@ -31,19 +31,27 @@ static ckks_status model_columns(data_column **out, const client_model *model, c
     return CKKS_OK;
 }
 
-static ckks_status from_csv(data_matrix *matrix, rows *out, const data_file *file, const client_model *model,
-                            const rows_source *source, const ctl_options *options, ckks_error *err) {
+ckks_status rows_select(data_matrix *out, const csv_table *table, const client_model *model,
+                        const rows_source *source, bool tell, const ctl_options *options, ckks_error *err) {
     ckks_status rc;
     data_column *columns = NULL;
-    uint32_t ignored = 0, label = 0;
+    uint32_t ignored = 0;
     if ((rc = model_columns(&columns, model, err)) != CKKS_OK) return rc;
-    rc = csv_select(matrix, &ignored, &file->csv, columns, (uint32_t)model->description->n_columns,
+    rc = csv_select(out, &ignored, table, columns, (uint32_t)model->description->n_columns,
                     source->label_column, err);
     free(columns);
     if (rc != CKKS_OK) return rc;
-    if (ignored)
+    if (ignored && tell)
         ctl_note(options, "%s: %u column%s that the model does not know %s ignored", base_name(source->path),
                  ignored, ignored == 1 ? "" : "s", ignored == 1 ? "is" : "are");
+    return CKKS_OK;
+}
+
+static ckks_status from_csv(data_matrix *matrix, rows *out, const data_file *file, const client_model *model,
+                            const rows_source *source, const ctl_options *options, ckks_error *err) {
+    ckks_status rc;
+    uint32_t label = 0;
+    if ((rc = rows_select(matrix, &file->csv, model, source, true, options, err)) != CKKS_OK) return rc;
     if (!source->label_column || source->labels_path) return CKKS_OK;
     if ((rc = csv_find(&label, &file->csv, source->label_column, err)) != CKKS_OK) return rc;
     out->has_labels = true;

@@ -25,5 +25,9 @@ typedef struct rows_source {
 ckks_status rows_load(rows *out, const client_model *model, const rows_source *source,
                       const ctl_options *options, ckks_error *err);
 void rows_fini(rows *r);
+/* rows_select picks the model's columns out of a CSV table by name; columns that are ignored are told about
+ * when `tell`. */
+ckks_status rows_select(data_matrix *out, const csv_table *table, const client_model *model,
+                        const rows_source *source, bool tell, const ctl_options *options, ckks_error *err);
 
 #endif

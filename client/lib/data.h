@@ -61,6 +61,10 @@ typedef struct csv_table {
     char *text;         /* owns the bytes */
 } csv_table;
 ckks_status csv_parse(csv_table *out, const void *bytes, size_t size, ckks_error *err);
+/* csv_parse_part: the header and some rows of a longer file, the first of them from line `first_line` (0: the
+ * one after the header). */
+ckks_status csv_parse_part(csv_table *out, const void *bytes, size_t size, uint32_t first_line,
+                           ckks_error *err);
 void csv_table_fini(csv_table *table); /* accepts zeroed */
 
 /* csv_number: a decimal number; empty, "NA", "NaN", "null" and "?" are NaN (a missing value). False for

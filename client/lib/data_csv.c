@@ -175,6 +175,11 @@ static ckks_status read_rows(csv_reader *r, csv_table *table, cell_list *cells, 
 }
 
 ckks_status csv_parse(csv_table *out, const void *bytes, size_t size, ckks_error *err) {
+    return csv_parse_part(out, bytes, size, 0, err);
+}
+
+ckks_status csv_parse_part(csv_table *out, const void *bytes, size_t size, uint32_t first_line,
+                           ckks_error *err) {
     ckks_status rc;
     csv_table table = {0};
     cell_list names = {0}, cells = {0};
@@ -191,6 +196,7 @@ ckks_status csv_parse(csv_table *out, const void *bytes, size_t size, ckks_error
     csv_reader r = {table.text, 0, size, 1};
     if ((rc = read_row(&r, &names, &is_blank, &is_last, err)) != CKKS_OK) goto out;
     if ((rc = check_header(&names, err)) != CKKS_OK) goto out;
+    if (first_line) r.line = first_line;
     table.column_count = (uint32_t)names.count;
     rc = read_rows(&r, &table, &cells, err);
     table.names = names.cell, names.cell = NULL;

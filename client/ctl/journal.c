@@ -1,0 +1,187 @@
+#include "client/ctl/journal.h"
+
+#include "kernels/base/bytes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define JOURNAL_BYTES_MAX (UINT64_C(64) << 20)
+
+struct journal {
+    char *path, *part_path, *journal_path;
+    int part, lines;
+    uint64_t part_bytes;
+};
+
+static ckks_status io_error(const char *path, const char *what, ckks_error *err) {
+    return ckks_error_set(err, CKKS_IO, "", "%.200s: %s: %s", path, what, strerror(errno));
+}
+
+static ckks_status write_all(int fd, const char *path, const char *text, size_t bytes, ckks_error *err) {
+    while (bytes) {
+        const ssize_t written = write(fd, text, bytes);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) return io_error(path, "write", err);
+        text += written, bytes -= (size_t)written;
+    }
+    return fdatasync(fd) == 0 ? CKKS_OK : io_error(path, "write", err);
+}
+
+static char *with_suffix(const char *path, const char *suffix) {
+    char *joined = malloc(strlen(path) + strlen(suffix) + 1);
+    if (joined) strcpy(stpcpy(joined, path), suffix);
+    return joined;
+}
+
+static ckks_status foreign(const journal *j, const char *why, ckks_error *err) {
+    return ckks_error_set(err, CKKS_FAILED_PRECONDITION, "output",
+                          "%.120s %s: remove it and %.120s to begin again", j->journal_path, why,
+                          j->part_path);
+}
+
+/* "ROWS BYTES OFFSET LINE DIGEST ." */
+static bool read_line(const char *line, rows_place *place, uint64_t *bytes) {
+    char digest[65], end[2];
+    return sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu32 " %64[0-9a-f] %1[.]", &place->row,
+                  bytes, &place->offset, &place->line, digest, end) == 6 &&
+           strlen(digest) == 64 && hex_decode(place->digest, sizeof place->digest, digest);
+}
+
+/* Whole lines only: the last one may have been cut off. *kept: bytes of the journal up to the last good line.
+ */
+static ckks_status read_journal(journal *j, rows_place **places, uint32_t *count, size_t *kept, char *text,
+                                size_t size, const char *identity, ckks_error *err) {
+    const size_t identity_bytes = strlen(identity);
+    if (size < identity_bytes || memcmp(text, identity, identity_bytes) != 0)
+        return foreign(j, "is of another run (model, options or format)", err);
+    uint32_t lines = 0;
+    for (size_t i = identity_bytes; i < size; i++) lines += text[i] == '\n';
+    if (!(*places = malloc(((size_t)lines + 1) * sizeof **places)))
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
+    *kept = identity_bytes;
+    for (char *at = text + identity_bytes, *end; *count < lines && (end = strchr(at, '\n')); at = end + 1) {
+        rows_place *place = &(*places)[*count];
+        uint64_t bytes = 0;
+        *end = 0;
+        const uint64_t before = *count ? place[-1].row : 0;
+        if (!read_line(at, place, &bytes) || place->row < before || bytes < j->part_bytes)
+            return foreign(j, "is damaged", err);
+        j->part_bytes = bytes;
+        ++*count;
+        *kept = (size_t)(end + 1 - text);
+    }
+    return CKKS_OK;
+}
+
+/* cuts off what no whole line stands for */
+static ckks_status trim(journal *j, size_t journal_bytes, ckks_error *err) {
+    struct stat st;
+    if (fstat(j->part, &st) != 0) return io_error(j->part_path, "read", err);
+    if ((uint64_t)st.st_size < j->part_bytes) return foreign(j, "counts more results than there are", err);
+    if (ftruncate(j->part, (off_t)j->part_bytes) != 0 || lseek(j->part, 0, SEEK_END) < 0)
+        return io_error(j->part_path, "write", err);
+    if (ftruncate(j->lines, (off_t)journal_bytes) != 0 || lseek(j->lines, 0, SEEK_END) < 0)
+        return io_error(j->journal_path, "write", err);
+    return CKKS_OK;
+}
+
+static ckks_status resume(journal *j, rows_place **places, uint32_t *count, const char *identity,
+                          ckks_error *err) {
+    uint8_t *text = NULL;
+    size_t size = 0, kept = 0;
+    ckks_status rc = file_read(&text, &size, j->journal_path, JOURNAL_BYTES_MAX, err);
+    if (rc != CKKS_OK) return rc;
+    char *ended = realloc(text, size + 1);
+    if (!ended) {
+        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
+        goto out;
+    }
+    text = (uint8_t *)ended;
+    ended[size] = 0;
+    rc = read_journal(j, places, count, &kept, ended, size, identity, err);
+    if (rc != CKKS_OK) goto out;
+    if ((j->part = open(j->part_path, O_WRONLY | O_CLOEXEC)) < 0) {
+        rc = io_error(j->part_path, "open", err);
+        goto out;
+    }
+    if ((j->lines = open(j->journal_path, O_WRONLY | O_CLOEXEC)) < 0)
+        rc = io_error(j->journal_path, "open", err);
+    else
+        rc = trim(j, kept, err);
+out:
+    free(text);
+    return rc;
+}
+
+/* The journal comes last: without it there is nothing to go on with. */
+static ckks_status begin(journal *j, const char *identity, const char *head, ckks_error *err) {
+    ckks_status rc;
+    if ((j->part = open(j->part_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
+        return io_error(j->part_path, "open", err);
+    if ((rc = write_all(j->part, j->part_path, head, strlen(head), err)) != CKKS_OK) return rc;
+    j->part_bytes = strlen(head);
+    if ((j->lines = open(j->journal_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) < 0)
+        return io_error(j->journal_path, "open", err);
+    if ((rc = write_all(j->lines, j->journal_path, identity, strlen(identity), err)) != CKKS_OK) return rc;
+    rows_place none = {0};
+    return journal_append(j, "", 0, &none, err);
+}
+
+ckks_status journal_open(journal **out, rows_place **places, uint32_t *count, const char *path,
+                         const char *identity, const char *head, ckks_error *err) {
+    ckks_status rc;
+    *out = NULL, *places = NULL, *count = 0;
+    journal *j = calloc(1, sizeof *j);
+    if (!j) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
+    j->part = j->lines = -1;
+    j->path = strdup(path);
+    j->part_path = with_suffix(path, ".part");
+    j->journal_path = with_suffix(path, ".journal");
+    if (!j->path || !j->part_path || !j->journal_path)
+        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
+    else if ((rc = file_make_parents(path, err)) == CKKS_OK)
+        rc = access(j->journal_path, F_OK) == 0 ? resume(j, places, count, identity, err)
+                                                : begin(j, identity, head, err);
+    if (rc == CKKS_OK) {
+        *out = j;
+        return CKKS_OK;
+    }
+    free(*places);
+    *places = NULL, *count = 0;
+    journal_close(j);
+    return rc;
+}
+
+ckks_status journal_append(journal *j, const char *text, size_t bytes, const rows_place *end,
+                           ckks_error *err) {
+    char line[200], digest[65];
+    const ckks_status rc = write_all(j->part, j->part_path, text, bytes, err);
+    if (rc != CKKS_OK) return rc;
+    j->part_bytes += bytes;
+    const int length =
+        snprintf(line, sizeof line, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu32 " %s .\n", end->row,
+                 j->part_bytes, end->offset, end->line, hex_encode(digest, end->digest, sizeof end->digest));
+    return write_all(j->lines, j->journal_path, line, (size_t)length, err);
+}
+
+ckks_status journal_finish(journal *j, ckks_error *err) {
+    if (fsync(j->part) != 0) return io_error(j->part_path, "write", err);
+    if (rename(j->part_path, j->path) != 0) return io_error(j->path, "rename", err);
+    if (unlink(j->journal_path) != 0) return io_error(j->journal_path, "remove", err);
+    return CKKS_OK;
+}
+
+void journal_close(journal *j) {
+    if (!j) return;
+    if (j->part >= 0) close(j->part);
+    if (j->lines >= 0) close(j->lines);
+    free(j->path);
+    free(j->part_path);
+    free(j->journal_path);
+    free(j);
+}
