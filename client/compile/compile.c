@@ -393,7 +393,6 @@ static ckks_status rank_parameters(parameter_rank ranks[PARAMETER_ROWS_MAX], uin
         uint32_t at = (*count)++;
         for (; at && ranks[at - 1].cost > cost; at--) ranks[at] = ranks[at - 1];
         ranks[at] = (parameter_rank){row, cost};
-        if (wish->log_n) break; /* every later row differs in its chain only */
     }
     return CKKS_OK;
 }

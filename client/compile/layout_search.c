@@ -4,12 +4,13 @@
 #include <string.h>
 
 #define PROPOSALS_MAX 40u
+/* layers with more weights are not looked at in advance */
+#define LOOKAHEAD_ENTRIES_MAX (1u << 20)
 
 #define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to lay out values")
 
 typedef struct search {
     const ir_graph *g;
-    const uint32_t *levels;
     uint32_t slot_count;
     const layout_rotations *rotations;
     arena *memory;
@@ -279,7 +280,9 @@ static ckks_status readers_cost(double *cost, const search *s, uint32_t group, c
         const ir_node *n = &s->g->nodes[i];
         if (!n->use_count || n->kind != IR_LINEAR || !reads(s, n, group)) continue;
         bool is_ready = true;
-        for (uint32_t t = 0; t < n->term_count; t++) is_ready = is_ready && s->maps[n->terms[t].from].period;
+        for (uint32_t t = 0; t < n->term_count; t++)
+            is_ready = is_ready && s->maps[n->terms[t].from].period &&
+                       sparse_entry_count(n->terms[t].matrix) <= LOOKAHEAD_ENTRIES_MAX;
         if (!is_ready) continue;
         slot_map best;
         double more = 0;
@@ -345,12 +348,7 @@ static ckks_status place_input(search *s, uint32_t node, ckks_error *err) {
 ckks_status layout_search(slot_map *maps, double *cost, const ir_graph *g, const uint32_t *levels,
                           uint32_t slot_count, const layout_rotations *rotations, arena *memory,
                           ckks_error *err) {
-    search s = {.g = g,
-                .levels = levels,
-                .slot_count = slot_count,
-                .rotations = rotations,
-                .memory = memory,
-                .maps = maps};
+    search s = {.g = g, .slot_count = slot_count, .rotations = rotations, .memory = memory, .maps = maps};
     s.group = arena_take(memory, g->count, sizeof *s.group);
     s.elementwise = arena_take(memory, g->count, sizeof *s.elementwise);
     s.is_chosen = arena_take(memory, g->count, sizeof *s.is_chosen);
