@@ -40,6 +40,13 @@ static void load(model *m) {
     m->load_rc = package_load(&m->package, path, s->config.allow_insecure, &m->load_err);
     if (m->load_rc == CKKS_OK)
         m->load_rc = workload_prepare(&m->workload, s->device, &m->package->plan, NULL, &m->load_err);
+    if (m->load_rc == CKKS_RESOURCE_EXHAUSTED && !strcmp(m->load_err.field, "bytes")) {
+        const ckks_error cause = m->load_err;
+        m->load_err = (ckks_error){0};
+        ckks_error_set(&m->load_err, cause.code, "memory_bytes",
+                       "its weights do not fit on the device: %.200s (memory_bytes in [device])",
+                       cause.message);
+    }
 }
 
 static void *loader_main(void *argument) {
@@ -109,6 +116,33 @@ static void set_unavailable(model *m, const ckks_error *cause) {
               log_quote(message, sizeof message, cause->message));
 }
 
+/* Before anything is captured: arenas (if they are not there yet) and programs of all slots, with what a
+ * capture takes meanwhile, in what the device has left. Weights are there already. */
+static void check_budget(const model *m, ckks_error *err) {
+    const server *s = m->server;
+    const double mib = 1048576.0;
+    device_memory_account account;
+    device_memory(s->device, &account);
+    uint64_t arena = s->slots.count ? 0 : s->config.arena_bytes, programs = m->memory.program_bytes;
+    if (!s->slots.count && m->memory.arena_bytes > arena) arena = m->memory.arena_bytes;
+    LIST_EACH(link, &s->models.all) {
+        const model *other = LIST_ENTRY(link, model, link);
+        if (other == m || other->state != MODEL_CAPTURING || other->slot_jobs_pending) continue;
+        programs += other->memory.program_bytes; /* prepared, and not captured yet */
+        if (!s->slots.count && other->memory.arena_bytes > arena) arena = other->memory.arena_bytes;
+    }
+    const uint64_t need = server_slot_count(s) * (arena + programs) + m->memory.capture_bytes;
+    const uint64_t left = account.bytes_max > account.bytes_used ? account.bytes_max - account.bytes_used : 0;
+    if (need <= left) return;
+    ckks_error_set(
+        err, CKKS_RESOURCE_EXHAUSTED, "memory_bytes",
+        "%u slots of %.1f MiB arena and %.1f MiB programs, and %.1f MiB to capture, do not fit: the "
+        "device has %.1f MiB left of %.1f: fewer slots (count in [slots]) or more memory_bytes in "
+        "[device]",
+        server_slot_count(s), (double)arena / mib, (double)programs / mib,
+        (double)m->memory.capture_bytes / mib, (double)left / mib, (double)account.bytes_max / mib);
+}
+
 static void check_fits(model *m, ckks_error *err) {
     const server *s = m->server;
     if (s->slots.count && m->memory.arena_bytes > s->config.arena_bytes)
@@ -119,6 +153,8 @@ static void check_fits(model *m, ckks_error *err) {
         ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "arena_bytes",
                        "the model needs an arena of %llu bytes, arena_bytes in [slots] allows %llu",
                        (unsigned long long)m->memory.arena_bytes, (unsigned long long)s->config.arena_bytes);
+    else
+        check_budget(m, err);
 }
 
 static void capture(model *m);

@@ -17,6 +17,12 @@ bool server_is_ready(const server *s) {
     return s->phase == SERVER_READY;
 }
 
+uint32_t server_slot_count(const server *s) {
+    if (s->slots.count) return s->slots.count;
+    if (s->config.slot_count) return s->config.slot_count;
+    return device_get_kind(s->device) == DEVICE_CPU ? 1 : 2;
+}
+
 bool server_is_admin(const server *s, uint64_t uid) {
     if (uid == 0 || uid == geteuid()) return true;
     for (uint32_t i = 0; i < s->config.admin_uids.count; i++)
@@ -86,8 +92,7 @@ void server_models_loaded(server *s) {
         models_capture_all(s);
         return;
     }
-    const bool is_cpu = device_get_kind(s->device) == DEVICE_CPU;
-    const uint32_t count = s->config.slot_count ? s->config.slot_count : is_cpu ? 1u : 2u;
+    const uint32_t count = server_slot_count(s);
     if (s->config.arena_bytes == 0) s->config.arena_bytes = models_arena_bytes(s);
     if (slots_start(&s->slots, &s->loop, s->device, count, s->config.arena_bytes,
                     s->config.stall_timeout_ms * NS_PER_MS, &err) != CKKS_OK) {

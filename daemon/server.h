@@ -63,6 +63,8 @@ int server_run(const config *c, const char *config_path);
 ckks_status server_accepts(server *s, const dispatch_method *method, ckks_error *err);
 void server_request_finished(server *s);
 bool server_is_ready(const server *s);
+/* slots that there are or will be */
+uint32_t server_slot_count(const server *s);
 bool server_is_admin(const server *s, uint64_t uid);
 uint32_t server_retry_hint_ms(const server *s);
 /* something about readiness may have changed */

@@ -37,6 +37,23 @@ static void a_model_that_fails_its_self_test_is_not_served(void **state) {
     assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
 }
 
+/* The weights fit, many slots do not; and then not even the weights. Nothing is captured, and the numbers are
+ * said. */
+static void a_model_larger_than_the_budget_is_refused_with_the_numbers(void **state) {
+    (void)state;
+    daemon_start(&d, "[slots]\ncount = 64\n[device]\nmemory_bytes = 3M\n", NULL, NULL);
+    assert_non_null(strstr(d.heard, "STATUS=ready: 0 of 1 models"));
+    assert_true(
+        daemon_logged(&d, "event=model_unavailable model=tiny version=1 error=CKKS_RESOURCE_EXHAUSTED"));
+    assert_true(daemon_logged(&d, "64 slots of "));
+    assert_true(daemon_logged(&d, "fewer slots (count in [slots]) or more memory_bytes in [device]"));
+    assert_false(daemon_logged(&d, "event=captured"));
+    assert_int_equal(daemon_stop(&d), 0);
+    daemon_start(&d, "[device]\nmemory_bytes = 8K\n", NULL, NULL);
+    assert_true(daemon_logged(&d, "its weights do not fit on the device: "));
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
 static void the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs(void **state) {
     (void)state;
     char page[4096];
@@ -155,6 +172,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(ready_is_said_after_the_self_test_and_stopping_at_the_end),
         T(a_model_that_fails_its_self_test_is_not_served),
+        T(a_model_larger_than_the_budget_is_refused_with_the_numbers),
         T(the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs),
         T(a_device_error_costs_one_request_and_the_slot_comes_back),
         T(with_two_slots_a_device_error_is_retried_on_the_other),
