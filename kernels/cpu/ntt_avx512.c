@@ -14,7 +14,8 @@
  * transform walks the bound through its passes first and reduces where this prime needs it: primes of 50 bits
  * (limit 4) at every level, primes of 46 bits or fewer never on the way forward.
  *
- * Passes: as in ntt_avx2.c two levels at a time, depth first until a block fits the first-level cache. The
+ * Passes: three levels at a time (two at the top where that does not come out even), depth first until a
+ * block fits the first-level cache. The
  * lowest four levels work on two vectors. Between two of them the vectors (X, Y) become (low, high half of
  * their lanes interleaved), which makes the lanes of the next level's pairs meet, and its roots stand in
  * natural order, repeated: a broadcast from memory. Four such steps are the identity.
@@ -25,10 +26,11 @@
 #define LEAF_LOG   11u /* 16 KiB */
 #define LAST_LOG   4u  /* levels of the pass inside vectors */
 #define PASSES_MAX 8u
-_Static_assert((CKKS_LOG_N_MAX - LAST_LOG + 1) / 2 + 1 <= PASSES_MAX, "passes of the largest ring");
+_Static_assert((CKKS_LOG_N_MAX - LAST_LOG + 2) / 3 + 1 <= PASSES_MAX, "passes of the largest ring");
+_Static_assert(CKKS_LOG_N_MIN >= LAST_LOG + 4, "two passes of two levels fit above the last");
 
 typedef struct transform {
-    const uint64_t *root, *quotient;         /* quotients of 64 bits: shifted when loaded */
+    const uint64_t *root, *quotient;
     w64 q, q_negated, q_twice, two, reducer; /* q_negated: 2^52 - q */
     uint64_t prime;
     uint32_t log_n;
@@ -59,7 +61,7 @@ ALWAYS factor factor_of(uint64_t w, uint64_t q) {
     return factor_all(w, mod_shoup(w, q));
 }
 ALWAYS factor root_all(const transform *t, size_t node) {
-    return (factor){w64_all(t->root[node]), _mm512_srli_epi64(w64_all(t->quotient[node]), 12)};
+    return (factor){w64_all(t->root[node]), w64_all(t->quotient[node])};
 }
 
 /* sum + x * f.w - e q: sum plus less than 2q */
@@ -88,23 +90,23 @@ static transform transform_of(const ntt_table *table, const uint64_t *root, cons
                        .log_n = table->log_n};
 }
 
-/* ---- passes: from the top one level where what is above the last pass is an odd number, then two each ----
- */
+/* ---- passes: from the top one or two of two levels where what is above the last pass is no multiple of
+ * three, then three each ---- */
 
 static uint32_t pass_count(uint32_t log_n) {
-    return (log_n - LAST_LOG + 1) / 2 + 1;
+    return (log_n - LAST_LOG + 2) / 3 + 1;
 }
-static bool has_single(uint32_t log_n) {
-    return (log_n - LAST_LOG) % 2;
+static uint32_t pass_levels(uint32_t log_n, uint32_t pass) {
+    const uint32_t above = log_n - LAST_LOG, twos = (3 - above % 3) % 3;
+    return pass + 1 == pass_count(log_n) ? LAST_LOG : pass < twos ? 2 : 3;
 }
 
 static void forward_plan(transform *t, double reach) {
     const double limit = 0x1p52 / (double)t->prime;
     const uint32_t passes = pass_count(t->log_n);
     for (uint32_t k = 0; k < passes; k++) {
-        const bool is_last = k + 1 == passes;
-        const uint32_t levels = is_last ? LAST_LOG : k == 0 && has_single(t->log_n) ? 1 : 2;
-        CKKS_ASSERT(reach <= limit && limit >= 4);
+        const uint32_t levels = pass_levels(t->log_n, k);
+        CKKS_ASSERT(reach <= limit && limit > 4);
         if (reach + 2 * levels <= limit) {
             t->reduce[k] = REDUCE_NONE, reach += 2 * levels;
         } else if (2 + 2 * levels <= limit) {
@@ -144,24 +146,25 @@ ALWAYS void check_difference(w64 u, w64 v, w64 offset) {
 ALWAYS void forward_one(w64 *u, w64 *v, factor f, const transform *t, bool is_reduced) {
     if (is_reduced) *u = reduce(*u, t);
     check_forward(*u, t);
-    const w64 sum = add_product(*u, *v, f, t);
-    *v = w64_sub(add_low52(t->q_twice, *u, t->two), sum);
-    *u = sum;
+    const w64 twice = add_low52(t->q_twice, *u, t->two);
+    *u = add_product(*u, *v, f, t);
+    *v = w64_sub(twice, *u);
 }
 
-typedef struct roots4 {
-    factor top, left, right;
-} roots4;
-
-ALWAYS roots4 roots4_of(const transform *t, size_t node) {
-    return (roots4){root_all(t, node), root_all(t, 2 * node), root_all(t, 2 * node + 1)};
+/* Two or three levels of the tree below `node` on 4 or 8 vectors. */
+ALWAYS void forward4(w64 x[4], const transform *t, size_t node, uint32_t mode) {
+    const factor top = root_all(t, node), left = root_all(t, 2 * node), right = root_all(t, 2 * node + 1);
+    forward_one(&x[0], &x[2], top, t, mode != REDUCE_NONE);
+    forward_one(&x[1], &x[3], top, t, mode != REDUCE_NONE);
+    forward_one(&x[0], &x[1], left, t, mode == REDUCE_ALL);
+    forward_one(&x[2], &x[3], right, t, mode == REDUCE_ALL);
 }
-
-ALWAYS void forward4(w64 x[4], const roots4 *w, const transform *t, uint32_t mode) {
-    forward_one(&x[0], &x[2], w->top, t, mode != REDUCE_NONE);
-    forward_one(&x[1], &x[3], w->top, t, mode != REDUCE_NONE);
-    forward_one(&x[0], &x[1], w->left, t, mode == REDUCE_ALL);
-    forward_one(&x[2], &x[3], w->right, t, mode == REDUCE_ALL);
+ALWAYS void forward8(w64 x[8], const transform *t, size_t node, uint32_t mode) {
+    const factor top = root_all(t, node);
+    for (uint32_t k = 0; k < 4; k++) forward_one(&x[k], &x[k + 4], top, t, mode != REDUCE_NONE);
+    const uint32_t below = mode == REDUCE_ALL ? REDUCE_ALL : REDUCE_NONE;
+    forward4(x, t, 2 * node, below);
+    forward4(x + 4, t, 2 * node + 1, below);
 }
 
 /* What a transform starts from, a vector at a time: below (2 count + 1) q, or 4q where it is reduced. */
@@ -179,30 +182,36 @@ ALWAYS w64 load_source(const forward_source *from, size_t i, const transform *t,
     return sum;
 }
 
-ALWAYS void forward_nodes(uint64_t *x, size_t quarter, const transform *shared, size_t node, size_t count,
-                          uint32_t mode) {
+ALWAYS void forward_nodes(uint64_t *x, size_t part, const transform *shared, size_t node, size_t count,
+                          uint32_t levels, uint32_t mode) {
     const transform t = *shared;
-    for (size_t k = 0; k < count; k++) {
-        const roots4 w = roots4_of(&t, node + k);
-        uint64_t *at = x + 4 * quarter * k;
-        for (const uint64_t *end = at + quarter; at < end; at += LANES) {
-            w64 v[4] = {w64_load(at), w64_load(at + quarter), w64_load(at + 2 * quarter),
-                        w64_load(at + 3 * quarter)};
-            forward4(v, &w, &t, mode);
-            w64_store(at, v[0]), w64_store(at + quarter, v[1]);
-            w64_store(at + 2 * quarter, v[2]), w64_store(at + 3 * quarter, v[3]);
+    const size_t parts = (size_t)1 << levels;
+    for (size_t k = 0; k < count; k++, x += part * parts)
+        for (size_t j = 0; j < part; j += LANES) {
+            w64 v[8];
+            for (size_t i = 0; i < parts; i++) v[i] = w64_load(x + i * part + j);
+            if (levels == 3)
+                forward8(v, &t, node + k, mode);
+            else
+                forward4(v, &t, node + k, mode);
+            for (size_t i = 0; i < parts; i++) w64_store(x + i * part + j, v[i]);
         }
-    }
 }
 
-static void forward_level(uint64_t *x, size_t quarter, const transform *t, size_t node, size_t count,
+/* one pass over `count` nodes of `size` elements each */
+static void forward_level(uint64_t *x, size_t size, const transform *t, size_t node, size_t count,
                           uint32_t pass) {
-    if (t->reduce[pass] == REDUCE_NONE)
-        forward_nodes(x, quarter, t, node, count, REDUCE_NONE);
-    else if (t->reduce[pass] == REDUCE_SOME)
-        forward_nodes(x, quarter, t, node, count, REDUCE_SOME);
+    const uint32_t levels = pass_levels(t->log_n, pass), mode = t->reduce[pass];
+    if (levels == 2 && mode == REDUCE_NONE)
+        forward_nodes(x, size / 4, t, node, count, 2, REDUCE_NONE);
+    else if (levels == 2)
+        forward_nodes(x, size / 4, t, node, count, 2, REDUCE_ALL);
+    else if (mode == REDUCE_NONE)
+        forward_nodes(x, size / 8, t, node, count, 3, REDUCE_NONE);
+    else if (mode == REDUCE_SOME)
+        forward_nodes(x, size / 8, t, node, count, 3, REDUCE_SOME);
     else
-        forward_nodes(x, quarter, t, node, count, REDUCE_ALL);
+        forward_nodes(x, size / 8, t, node, count, 3, REDUCE_ALL);
 }
 
 ALWAYS void interleave(w64 *x, w64 *y) {
@@ -223,15 +232,12 @@ ALWAYS w64 repeat2(const uint64_t *at) {
 ALWAYS w64 repeat4(const uint64_t *at) {
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)at));
 }
-ALWAYS factor shifted(w64 w, w64 quotient64) {
-    return (factor){w, _mm512_srli_epi64(quotient64, 12)};
-}
 /* roots of the four levels below `node`, lanes as the interleaved vectors have them */
 ALWAYS void load_last_roots(factor f[4], const transform *t, size_t node) {
     f[0] = root_all(t, node);
-    f[1] = shifted(repeat2(t->root + 2 * node), repeat2(t->quotient + 2 * node));
-    f[2] = shifted(repeat4(t->root + 4 * node), repeat4(t->quotient + 4 * node));
-    f[3] = shifted(w64_load(t->root + 8 * node), w64_load(t->quotient + 8 * node));
+    f[1] = (factor){repeat2(t->root + 2 * node), repeat2(t->quotient + 2 * node)};
+    f[2] = (factor){repeat4(t->root + 4 * node), repeat4(t->quotient + 4 * node)};
+    f[3] = (factor){w64_load(t->root + 8 * node), w64_load(t->quotient + 8 * node)};
 }
 
 /* how results leave: see forward_store */
@@ -289,71 +295,61 @@ static void forward_last_difference(uint64_t *x, size_t size, const transform *t
         forward_last(x, size, t, node, REDUCE_ALL, to, true);
 }
 
-/* log_size - LAST_LOG is even */
 static void forward_block(uint64_t *x, uint32_t log_size, const transform *t, size_t node, uint32_t pass,
                           const leaving *to) {
     const size_t size = (size_t)1 << log_size;
     if (log_size > LEAF_LOG) {
-        forward_level(x, size / 4, t, node, 1, pass);
-        for (size_t k = 0; k < 4; k++) {
+        const uint32_t levels = pass_levels(t->log_n, pass);
+        const size_t parts = (size_t)1 << levels, part = size / parts;
+        forward_level(x, size, t, node, 1, pass);
+        for (size_t k = 0; k < parts; k++) {
             leaving below = *to;
-            if (to->minuend) below.minuend = to->minuend + k * (size / 4);
-            forward_block(x + k * (size / 4), log_size - 2, t, 4 * node + k, pass + 1, &below);
+            if (to->minuend) below.minuend = to->minuend + k * part;
+            forward_block(x + k * part, log_size - levels, t, node * parts + k, pass + 1, &below);
         }
         return;
     }
     size_t count = 1;
-    for (size_t quarter = size / 4; quarter >= 2 * LANES; quarter /= 4, count *= 4, pass++)
-        forward_level(x, quarter, t, node * count, count, pass);
+    for (size_t left = log_size; left > LAST_LOG; pass++) {
+        const uint32_t levels = pass_levels(t->log_n, pass);
+        forward_level(x, (size_t)1 << left, t, node * count, count, pass);
+        left -= levels, count <<= levels;
+    }
     if (to->minuend)
         forward_last_difference(x, size, t, node * count, t->reduce[pass], to);
     else
         forward_last_words(x, size, t, node * count, t->reduce[pass], to);
 }
 
-/* the first pass, from the source: `count` is that of the source, `mode` the reduction's, both constants */
-ALWAYS void forward_top2(uint64_t *out, const forward_source *source, const transform *shared, uint32_t count,
-                         uint32_t mode) {
+/* the first pass, from the source: `count` is that of the source; it, levels and mode are constants */
+ALWAYS void forward_top_of(uint64_t *out, const forward_source *source, const transform *shared,
+                           uint32_t count, uint32_t levels, uint32_t mode) {
     const transform t = *shared;
     forward_source from = *source;
     from.count = count;
-    const size_t half = (size_t)1 << t.log_n >> 1;
-    const factor w = root_all(&t, 1);
-    for (size_t j = 0; j < half; j += LANES) {
-        w64 u = load_source(&from, j, &t, mode != REDUCE_NONE);
-        w64 v = load_source(&from, j + half, &t, mode != REDUCE_NONE);
-        forward_one(&u, &v, w, &t, mode != REDUCE_NONE);
-        w64_store(out + j, u), w64_store(out + j + half, v);
-    }
-}
-ALWAYS void forward_top4(uint64_t *out, const forward_source *source, const transform *shared, uint32_t count,
-                         uint32_t mode) {
-    const transform t = *shared;
-    forward_source from = *source;
-    from.count = count;
-    const size_t quarter = (size_t)1 << t.log_n >> 2;
-    const roots4 w = roots4_of(&t, 1);
-    for (size_t j = 0; j < quarter; j += LANES) {
-        w64 v[4];
-        for (size_t k = 0; k < 4; k++) v[k] = load_source(&from, j + k * quarter, &t, mode != REDUCE_NONE);
-        forward4(v, &w, &t, mode);
-        for (size_t k = 0; k < 4; k++) w64_store(out + j + k * quarter, v[k]);
+    const size_t parts = (size_t)1 << levels, part = ((size_t)1 << t.log_n) / parts;
+    for (size_t j = 0; j < part; j += LANES) {
+        w64 v[8];
+        for (size_t i = 0; i < parts; i++) v[i] = load_source(&from, i * part + j, &t, mode != REDUCE_NONE);
+        if (levels == 3)
+            forward8(v, &t, 1, mode);
+        else
+            forward4(v, &t, 1, mode);
+        for (size_t i = 0; i < parts; i++) w64_store(out + i * part + j, v[i]);
     }
 }
 
 static void forward_top(uint64_t *out, const forward_source *from, const transform *t) {
-    const bool is_single = has_single(t->log_n);
-#define TOP(count, mode)                                                                                     \
-    if (is_single)                                                                                           \
-        forward_top2(out, from, t, count, mode);                                                             \
-    else                                                                                                     \
-        forward_top4(out, from, t, count, mode)
+    const bool is_three = pass_levels(t->log_n, 0) == 3, is_free = t->reduce[0] == REDUCE_NONE;
 #define TOP_OF(count)                                                                                        \
-    if (t->reduce[0] == REDUCE_NONE) {                                                                       \
-        TOP(count, REDUCE_NONE);                                                                             \
-    } else {                                                                                                 \
-        TOP(count, REDUCE_ALL);                                                                              \
-    }
+    if (is_three && is_free)                                                                                 \
+        forward_top_of(out, from, t, count, 3, REDUCE_NONE);                                                 \
+    else if (is_three)                                                                                       \
+        forward_top_of(out, from, t, count, 3, REDUCE_ALL);                                                  \
+    else if (is_free)                                                                                        \
+        forward_top_of(out, from, t, count, 2, REDUCE_NONE);                                                 \
+    else                                                                                                     \
+        forward_top_of(out, from, t, count, 2, REDUCE_ALL)
     switch (from->count) {
     case 0:
         TOP_OF(0);
@@ -371,14 +367,16 @@ static void forward_top(uint64_t *out, const forward_source *from, const transfo
         TOP_OF(from->count);
     }
 #undef TOP_OF
-#undef TOP
 }
 
 static void forward(uint64_t *out, const forward_source *from, double reach, const ntt_table *table,
                     const forward_store *store) {
-    transform t = transform_of(table, table->forward, table->forward_shoup);
-    forward_plan(&t, reach);
-    const uint32_t levels = has_single(t.log_n) ? 1 : 2;
+    transform t = transform_of(table, table->forward, table->forward_shoup52);
+    const uint32_t levels = pass_levels(t.log_n, 0);
+    /* no room for a pass after several sources: load_source reduces where the first pass does */
+    const bool is_reduced = from->count > 1 && reach + 2 * levels > 0x1p52 / (double)t.prime;
+    forward_plan(&t, is_reduced ? 4 : reach);
+    if (is_reduced) t.reduce[0] = REDUCE_ALL;
     const size_t children = (size_t)1 << levels, part = (size_t)1 << (t.log_n - levels);
     leaving to = {0};
     if (store && store->minuend) {
@@ -401,11 +399,9 @@ void vector_forward_avx512(uint64_t *out, const uint64_t *in, const ntt_table *t
 
 void vector_forward_source_avx512(uint64_t *out, const forward_source *from, const ntt_table *table,
                                   const forward_store *store) {
-    const double q = (double)table->m.value, limit = 0x1p52 / q;
-    double reach = from->count == 1 ? (double)from->words_below / q + 1 : 2.0 * from->count + 1;
-    /* no room for a pass after that: load_source reduces, since the first pass does */
-    if (from->count > 1 && reach + 4 > limit) reach = 4 < limit ? 4 : limit;
-    forward(out, from, reach, table, store);
+    const double q = (double)table->m.value;
+    forward(out, from, from->count == 1 ? (double)from->words_below / q + 1 : 2.0 * from->count + 1, table,
+            store);
 }
 
 /* ---- inverse ---- */
@@ -414,7 +410,7 @@ static void inverse_plan(transform *t) {
     const uint64_t limit = (MASK52 + 1) / t->prime, passes = pass_count(t->log_n);
     uint64_t reach = 1;
     for (uint64_t k = passes; k-- > 0;) { /* from the bottom */
-        const uint32_t levels = k + 1 == passes ? LAST_LOG : k == 0 && has_single(t->log_n) ? 1 : 2;
+        const uint32_t levels = pass_levels(t->log_n, (uint32_t)k);
         const uint64_t grown = reach << levels;
         CKKS_ASSERT(2 * reach <= limit);
         t->reach[k] = reach;
@@ -442,34 +438,55 @@ ALWAYS w64 offset_of(const transform *t, uint32_t pass, uint32_t level, uint32_t
     return w64_all(reach * t->prime);
 }
 
-ALWAYS void inverse_nodes(uint64_t *x, size_t quarter, const transform *shared, size_t node, size_t count,
-                          uint32_t pass, uint32_t mode) {
-    const transform t = *shared;
-    const w64 first = offset_of(shared, pass, 0, mode), second = offset_of(shared, pass, 1, mode);
-    for (size_t k = 0; k < count; k++) {
-        const roots4 w = roots4_of(&t, node + k);
-        uint64_t *at = x + 4 * quarter * k;
-        for (const uint64_t *end = at + quarter; at < end; at += LANES) {
-            w64 x0 = w64_load(at), x1 = w64_load(at + quarter);
-            w64 x2 = w64_load(at + 2 * quarter), x3 = w64_load(at + 3 * quarter);
-            inverse_one(&x0, &x1, w.left, first, &t, mode == REDUCE_ALL);
-            inverse_one(&x2, &x3, w.right, first, &t, mode == REDUCE_ALL);
-            inverse_one(&x0, &x2, w.top, second, &t, mode != REDUCE_NONE);
-            inverse_one(&x1, &x3, w.top, second, &t, mode != REDUCE_NONE);
-            w64_store(at, x0), w64_store(at + quarter, x1);
-            w64_store(at + 2 * quarter, x2), w64_store(at + 3 * quarter, x3);
-        }
-    }
+/* `is_last`: the results of the last of these levels are reduced too, unless mode is REDUCE_NONE */
+ALWAYS void inverse4(w64 x[4], const transform *t, size_t node, w64 first, w64 second, uint32_t mode,
+                     bool is_last) {
+    const factor top = root_all(t, node), left = root_all(t, 2 * node), right = root_all(t, 2 * node + 1);
+    inverse_one(&x[0], &x[1], left, first, t, mode == REDUCE_ALL);
+    inverse_one(&x[2], &x[3], right, first, t, mode == REDUCE_ALL);
+    inverse_one(&x[0], &x[2], top, second, t, mode == REDUCE_ALL || (is_last && mode != REDUCE_NONE));
+    inverse_one(&x[1], &x[3], top, second, t, mode == REDUCE_ALL || (is_last && mode != REDUCE_NONE));
 }
 
-static void inverse_level(uint64_t *x, size_t quarter, const transform *t, size_t node, size_t count,
+ALWAYS void inverse_nodes(uint64_t *x, size_t part, const transform *shared, size_t node, size_t count,
+                          uint32_t pass, uint32_t levels, uint32_t mode) {
+    const transform t = *shared;
+    const size_t parts = (size_t)1 << levels;
+    const w64 first = offset_of(shared, pass, 0, mode), second = offset_of(shared, pass, 1, mode);
+    const w64 third = offset_of(shared, pass, 2, mode);
+    for (size_t k = 0; k < count; k++, x += part * parts)
+        for (size_t j = 0; j < part; j += LANES) {
+            w64 v[8];
+            for (size_t i = 0; i < parts; i++) v[i] = w64_load(x + i * part + j);
+            if (levels == 3) {
+                inverse4(v, &t, 2 * (node + k), first, second, mode, false);
+                inverse4(v + 4, &t, 2 * (node + k) + 1, first, second, mode, false);
+                const factor top = root_all(&t, node + k);
+                for (uint32_t i = 0; i < 4; i++)
+                    inverse_one(&v[i], &v[i + 4], top, third, &t, mode != REDUCE_NONE);
+            } else {
+                inverse4(v, &t, node + k, first, second, mode, true);
+            }
+            for (size_t i = 0; i < parts; i++) w64_store(x + i * part + j, v[i]);
+        }
+}
+
+/* one pass over `count` nodes of `size` elements each */
+static void inverse_level(uint64_t *x, size_t size, const transform *t, size_t node, size_t count,
                           uint32_t pass) {
-    if (t->reduce[pass] == REDUCE_NONE)
-        inverse_nodes(x, quarter, t, node, count, pass, REDUCE_NONE);
-    else if (t->reduce[pass] == REDUCE_SOME)
-        inverse_nodes(x, quarter, t, node, count, pass, REDUCE_SOME);
+    const uint32_t levels = pass_levels(t->log_n, pass), mode = t->reduce[pass];
+    if (levels == 2 && mode == REDUCE_NONE)
+        inverse_nodes(x, size / 4, t, node, count, pass, 2, REDUCE_NONE);
+    else if (levels == 2 && mode == REDUCE_SOME)
+        inverse_nodes(x, size / 4, t, node, count, pass, 2, REDUCE_SOME);
+    else if (levels == 2)
+        inverse_nodes(x, size / 4, t, node, count, pass, 2, REDUCE_ALL);
+    else if (mode == REDUCE_NONE)
+        inverse_nodes(x, size / 8, t, node, count, pass, 3, REDUCE_NONE);
+    else if (mode == REDUCE_SOME)
+        inverse_nodes(x, size / 8, t, node, count, pass, 3, REDUCE_SOME);
     else
-        inverse_nodes(x, quarter, t, node, count, pass, REDUCE_ALL);
+        inverse_nodes(x, size / 8, t, node, count, pass, 3, REDUCE_ALL);
 }
 
 ALWAYS void inverse_first(uint64_t *out, const uint64_t *in, size_t size, const transform *shared,
@@ -493,26 +510,29 @@ ALWAYS void inverse_first(uint64_t *out, const uint64_t *in, size_t size, const 
     }
 }
 
-/* log_size - LAST_LOG is even */
 static void inverse_block(uint64_t *out, const uint64_t *in, uint32_t log_size, const transform *t,
                           size_t node, uint32_t pass) {
     const size_t size = (size_t)1 << log_size;
     if (log_size > LEAF_LOG) {
-        for (size_t k = 0; k < 4; k++)
-            inverse_block(out + k * (size / 4), in + k * (size / 4), log_size - 2, t, 4 * node + k, pass + 1);
-        inverse_level(out, size / 4, t, node, 1, pass);
+        const uint32_t levels = pass_levels(t->log_n, pass);
+        const size_t parts = (size_t)1 << levels, part = size / parts;
+        for (size_t k = 0; k < parts; k++)
+            inverse_block(out + k * part, in + k * part, log_size - levels, t, node * parts + k, pass + 1);
+        inverse_level(out, size, t, node, 1, pass);
         return;
     }
     size_t count = size / (2 * LANES);
-    uint32_t bottom = pass + (log_size - LAST_LOG) / 2;
+    uint32_t bottom = pass_count(t->log_n) - 1;
     if (t->reduce[bottom] == REDUCE_NONE)
         inverse_first(out, in, size, t, node * count, bottom, REDUCE_NONE);
     else if (t->reduce[bottom] == REDUCE_SOME)
         inverse_first(out, in, size, t, node * count, bottom, REDUCE_SOME);
     else
         inverse_first(out, in, size, t, node * count, bottom, REDUCE_ALL);
-    for (size_t quarter = 2 * LANES; count /= 4, bottom-- > pass; quarter *= 4)
-        inverse_level(out, quarter, t, node * count, count, bottom);
+    while (bottom-- > pass) {
+        count >>= pass_levels(t->log_n, bottom);
+        inverse_level(out, size / count, t, node * count, count, bottom);
+    }
 }
 
 /* The last level has one root: 1/N and the caller's factor go into both of its products. `shift` is added to
@@ -534,43 +554,33 @@ ALWAYS void leave_inverse(uint64_t *at, w64 x, const transform *t, bool is_shift
     w64_store(at, w64_correct(x, t->q));
 }
 
-ALWAYS void inverse_top2(uint64_t *x, const transform *shared, const last_level *last, bool is_shifted) {
+ALWAYS void inverse_top_of(uint64_t *x, const transform *shared, const last_level *last, bool is_shifted,
+                           uint32_t levels, uint32_t mode) {
     const transform t = *shared;
     const last_level c = *last;
-    const size_t half = (size_t)1 << t.log_n >> 1;
-    for (size_t j = 0; j < half; j += LANES) {
-        w64 u = w64_load(x + j), v = w64_load(x + j + half);
-        last_butterfly(&u, &v, &c, &t);
-        leave_inverse(x + j, u, &t, is_shifted), leave_inverse(x + j + half, v, &t, is_shifted);
-    }
-}
-ALWAYS void inverse_top4(uint64_t *x, const transform *shared, const last_level *last, bool is_shifted,
-                         uint32_t mode) {
-    const transform t = *shared;
-    const last_level c = *last;
-    const size_t quarter = (size_t)1 << t.log_n >> 2;
-    const factor left = root_all(&t, 2), right = root_all(&t, 3);
-    const w64 offset = offset_of(shared, 0, 0, mode);
-    for (size_t j = 0; j < quarter; j += LANES) {
-        uint64_t *at = x + j;
-        w64 x0 = w64_load(at), x1 = w64_load(at + quarter);
-        w64 x2 = w64_load(at + 2 * quarter), x3 = w64_load(at + 3 * quarter);
-        inverse_one(&x0, &x1, left, offset, &t, mode == REDUCE_ALL);
-        inverse_one(&x2, &x3, right, offset, &t, mode == REDUCE_ALL);
-        last_butterfly(&x0, &x2, &c, &t);
-        last_butterfly(&x1, &x3, &c, &t);
-        leave_inverse(at, x0, &t, is_shifted), leave_inverse(at + quarter, x1, &t, is_shifted);
-        leave_inverse(at + 2 * quarter, x2, &t, is_shifted),
-            leave_inverse(at + 3 * quarter, x3, &t, is_shifted);
+    const size_t parts = (size_t)1 << levels, part = ((size_t)1 << t.log_n) / parts;
+    const w64 first = offset_of(shared, 0, 0, mode), second = offset_of(shared, 0, 1, mode);
+    for (size_t j = 0; j < part; j += LANES) {
+        w64 v[8];
+        for (size_t i = 0; i < parts; i++) v[i] = w64_load(x + i * part + j);
+        if (levels == 3) {
+            inverse4(v, &t, 2, first, second, mode, false);
+            inverse4(v + 4, &t, 3, first, second, mode, false);
+        } else {
+            inverse_one(&v[0], &v[1], root_all(&t, 2), first, &t, mode == REDUCE_ALL);
+            inverse_one(&v[2], &v[3], root_all(&t, 3), first, &t, mode == REDUCE_ALL);
+        }
+        for (size_t i = 0; i < parts / 2; i++) last_butterfly(&v[i], &v[i + parts / 2], &c, &t);
+        for (size_t i = 0; i < parts; i++) leave_inverse(x + i * part + j, v[i], &t, is_shifted);
     }
 }
 
 ALWAYS void inverse(uint64_t *out, const uint64_t *in, uint64_t factor_in, const ntt_table *table,
                     bool is_shifted) {
     const modulus *m = &table->m;
-    transform t = transform_of(table, table->inverse, table->inverse_shoup);
+    transform t = transform_of(table, table->inverse, table->inverse_shoup52);
     inverse_plan(&t);
-    const uint32_t levels = has_single(t.log_n) ? 1 : 2;
+    const uint32_t levels = pass_levels(t.log_n, 0);
     const size_t children = (size_t)1 << levels, part = (size_t)1 << (t.log_n - levels);
     const uint64_t scale = factor_in == 1 ? table->n_inverse : mod_mul(table->n_inverse, factor_in, m);
     const bool is_all = t.reduce[0] == REDUCE_ALL;
@@ -580,12 +590,14 @@ ALWAYS void inverse(uint64_t *out, const uint64_t *in, uint64_t factor_in, const
                              .shift = w64_all(is_shifted ? m->value >> 1 : 0)};
     for (size_t k = 0; k < children; k++)
         inverse_block(out + k * part, in + k * part, t.log_n - levels, &t, children + k, 1);
-    if (levels == 1)
-        inverse_top2(out, &t, &last, is_shifted);
-    else if (is_all)
-        inverse_top4(out, &t, &last, is_shifted, REDUCE_ALL);
+    if (levels == 2 && !is_all)
+        inverse_top_of(out, &t, &last, is_shifted, 2, REDUCE_NONE);
+    else if (levels == 2)
+        inverse_top_of(out, &t, &last, is_shifted, 2, REDUCE_ALL);
+    else if (!is_all)
+        inverse_top_of(out, &t, &last, is_shifted, 3, REDUCE_NONE);
     else
-        inverse_top4(out, &t, &last, is_shifted, REDUCE_NONE);
+        inverse_top_of(out, &t, &last, is_shifted, 3, REDUCE_ALL);
 }
 
 void vector_inverse_avx512(uint64_t *out, const uint64_t *in, const ntt_table *table) {

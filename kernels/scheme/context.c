@@ -1,6 +1,6 @@
 /*
  * Tables of one parameter set. Everything is computed once, from the verified primes and roots, into two
- * allocations: transform tables (the bulk: 6 * N words per prime) and conversion constants.
+ * allocations: transform tables (the bulk: 8 * N words per prime) and conversion constants.
  *
  * Base conversions: a digit that a level cuts short is its own source basis, and is named by its last prime
  * alone; so there are q_count of them in all, as there are of rescales and of merged ModDowns.
@@ -11,7 +11,7 @@
 #include <sodium.h>
 #include <stdlib.h>
 
-#define TABLE_WORDS      6u /* per prime and coefficient */
+#define TABLE_WORDS      8u /* per prime and coefficient */
 #define CACHE_LINE_WORDS 8u
 _Static_assert(sizeof(double) == sizeof(uint64_t), "tables of both lie in one allocation");
 
@@ -46,7 +46,7 @@ static void fill_centred(double *out, const uint64_t *residue, size_t n, uint64_
         out[i] = residue[i] > q >> 1 ? -(double)(q - residue[i]) : (double)residue[i];
 }
 
-/* words: 6 * N; a double is as wide as a word */
+/* words: 8 * N; a double is as wide as a word */
 static void fill_ntt(ntt_table *t, uint64_t *words, const ckks_params *p, uint32_t prime_index) {
     const size_t n = params_n(p);
     t->m = modulus_create(p->prime[prime_index]);
@@ -61,6 +61,10 @@ static void fill_ntt(ntt_table *t, uint64_t *words, const ckks_params *p, uint32
     fill_centred(roots, t->forward, n, t->m.value);
     fill_centred(roots + n, t->inverse, n, t->m.value);
     t->forward_f64 = roots, t->inverse_f64 = roots + n;
+    uint64_t *shoup52 = words + 6 * n;
+    for (size_t i = 0; i < n; i++)
+        shoup52[i] = t->forward_shoup[i] >> 12, shoup52[n + i] = t->inverse_shoup[i] >> 12;
+    t->forward_shoup52 = shoup52, t->inverse_shoup52 = shoup52 + n;
 }
 
 /* ---- base conversions ---- */

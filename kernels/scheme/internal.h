@@ -14,9 +14,10 @@ typedef struct ntt_table {
     modulus m;
     uint32_t log_n;
     uint64_t n_inverse, n_inverse_shoup;
-    const uint64_t *forward, *forward_shoup; /* [N] */
-    const uint64_t *inverse, *inverse_shoup; /* [N] */
-    const double *forward_f64, *inverse_f64; /* [N], the same roots as centred residues, for vector kernels */
+    const uint64_t *forward, *forward_shoup;           /* [N] */
+    const uint64_t *inverse, *inverse_shoup;           /* [N] */
+    const double *forward_f64, *inverse_f64;           /* [N], the same roots as centred residues, for AVX2 */
+    const uint64_t *forward_shoup52, *inverse_shoup52; /* [N], their quotients of 52 bits, for AVX-512 */
 } ntt_table;
 
 /* context_ntt: prime index in the full list (all q, then all p). */

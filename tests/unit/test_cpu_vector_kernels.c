@@ -474,6 +474,9 @@ static void every_kernel(cpu_isa isa) {
     };
     cpu_isa best = CPU_ISA_SCALAR;
     assert_int_equal(cpu_isa_choose(&best, NULL, NULL), CKKS_OK);
+#ifdef AVX512_DEFINED
+    best = CPU_ISA_AVX512; /* linked with kernels whose instructions are definitions: any machine runs them */
+#endif
     if (best < isa) {
         print_message("skipped: this machine has no %s\n", cpu_isa_name(isa));
         skip();
