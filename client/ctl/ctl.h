@@ -160,6 +160,7 @@ int command_token(int argc, char **argv);
 int command_compile(int argc, char **argv);
 int command_try(int argc, char **argv);
 int command_check(int argc, char **argv);
+int command_explain(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_version(int argc, char **argv);
 

@@ -27,6 +27,7 @@ static const struct {
     {"try", command_try, "will my model run encrypted, how well, how fast: all on this machine"},
     {"compile", command_compile, "turn an ONNX model into a package"},
     {"check", command_check, "compare a package with its original model, on real rows"},
+    {"explain", command_explain, "where time, levels and memory of a package go, layer by layer"},
     {"bench", command_bench, "time operations and programs on this machine"},
     {"version", command_version, "print versions"},
 };

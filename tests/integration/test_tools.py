@@ -123,6 +123,30 @@ def check_names_columns_and_layers_outside(here):
     here.expect(3, "check", here.path("pima.ckm"), "--onnx", f"{CREDIT}/credit-pipeline.onnx", "--data", f"{PIMA}/test.csv")
 
 
+def explain_goes_through_the_layers(here):
+    here.expect(0, "compile", f"{PIMA}/pima-diabetes.onnx", "--calibration", f"{PIMA}/calibration.csv", "-o", here.path("pima.ckm"), "--quiet")
+    found = here.json("explain", here.path("pima.ckm"), "--html", here.path("pima.html"))
+    assert [layer["source"] for layer in found["layers"]] == ["MatMul", "Sigmoid", "MatMul1"]
+    first, second, third = found["layers"]
+    assert first["elements_in"] == 8 and first["elements_out"] == 12 == second["elements_out"] and third["elements_out"] == 1
+    assert first["level_in"] == found["levels"] and third["level_out"] == 0
+    assert first["diagonals"] == 8 and first["rotations"] > 0 and first["weight_bytes"] > 0
+    assert second["degree"] >= 3 and second["interval_low"] < 0 < second["interval_high"] and second["relinearisations"] == 0
+    for layer in found["layers"] + [found]:
+        assert layer["measured_ms"] > 0 and layer["predicted_ms"] > 0
+    print(f"  pima-diabetes: {found['measured_ms']:.1f} ms measured, {found['predicted_ms']:.1f} ms predicted, on a machine that does other things")
+    again = here.json("explain", here.path("pima.ckm"), "--no-measure")  # the cost model is kept
+    assert abs(again["predicted_ms"] - found["predicted_ms"]) < 1e-5 * found["predicted_ms"] and again["measured_ms"] is None
+    with open(here.path("pima.html"), encoding="utf-8") as file:
+        page = file.read()
+    assert page.startswith("<!DOCTYPE html>") and page.count("<rect") == 3 and "MatMul1" in page
+    assert "<script" not in page and "http" not in page and "src=" not in page
+    text = here.expect(0, "explain", here.path("pima.ckm"), "--no-measure").stdout
+    for word in ("layer", "levels", "scale", "diag", "rot", "predicted", "weights", "degree"):
+        assert word in text, text
+    here.expect(3, "explain", f"{PIMA}/test.csv")
+
+
 def a_table_with_text_goes_through_the_daemon(here):
     daemon = harness.Daemon({"credit": here.path("credit.ckm")})
     user = None
@@ -155,6 +179,7 @@ def main():
     tests.run(try_names_what_cannot_run, here)
     tests.run(data_that_does_not_fit_is_said_at_the_start, here)
     tests.run(check_names_columns_and_layers_outside, here)
+    tests.run(explain_goes_through_the_layers, here)
     tests.run(a_table_with_text_goes_through_the_daemon, here)
     shutil.rmtree(here.folder)
     tests.finish()

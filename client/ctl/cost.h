@@ -1,0 +1,44 @@
+/*
+ * How long a program will take, from its operations alone. An operation is work for a few kernels, counted
+ * in passes over one limb (N words); what one pass costs on this machine with this parameter set is measured
+ * once, by programs of a few operations, and kept in the user's cache folder.
+ *
+ * The counts follow the evaluator: a key switch raises one polynomial to the modulus Q P digit by digit,
+ * multiplies by the key and divides by P; a linear transform raises once for all baby steps, keeps them over
+ * Q P, and switches once more for each giant step. What is left out: caches (a key that is used for the first
+ * time costs more) and the time between kernels, but for a constant for each operation.
+ */
+#ifndef CKKS_CTL_COST_H
+#define CKKS_CTL_COST_H
+
+#include "client/ctl/ctl.h"
+#include "kernels/program/plan.h"
+
+typedef enum cost_kernel {
+    COST_CALL,       /* an operation, once */
+    COST_TRANSFORM,  /* a number-theoretic transform of one limb */
+    COST_POINTWISE,  /* a sum or product, word by word */
+    COST_KEY,        /* a product with one limb of one digit of a key, both components */
+    COST_CONVERSION, /* basis conversion: one source limb into one target limb */
+    COST_DIAGONAL,   /* a product with a limb of a diagonal, both components, added up */
+    COST_MATRIX,     /* a weight times a limb, added up */
+    COST_KERNELS
+} cost_kernel;
+
+typedef struct cost_model {
+    double pass_ns[COST_KERNELS];
+    double fit; /* largest relative error on the programs that it was fitted to */
+} cost_model;
+
+/* cost_count adds up what operations [first, first + count) of `p` are for each kernel. Pure. */
+void cost_count(double passes[COST_KERNELS], const plan *p, uint32_t first, uint32_t count);
+/* cost_predict: nanoseconds of those operations. Pure. */
+double cost_predict(const cost_model *model, const plan *p, uint32_t first, uint32_t count);
+
+/* cost_model_get reads the model of this machine, device kind and parameter set from the cache, or measures
+ * it (seconds, with a bar on a terminal) and writes it there; `anew` measures in any case. A cache that
+ * cannot be written is no error. */
+ckks_status cost_model_get(cost_model *out, const plan *p, uint32_t device_kind, bool anew,
+                           const ctl_options *options, ckks_error *err);
+
+#endif

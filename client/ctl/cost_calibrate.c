@@ -1,0 +1,298 @@
+/* Measuring a cost model: programs of a few operations, and the non-negative costs that explain them best. */
+#include "client/ctl/cost.h"
+#include "client/ctl/parts.h"
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define PROBES_MAX    32u
+#define MATRIX_SIDE   16u
+#define SCALE         0x1p26
+#define CACHE_VERSION "cost 1"
+
+/* ---- probes: small programs of one parameter set ---- */
+
+typedef struct probe {
+    plan plan;
+    plan_value values[3];
+    plan_operation operations[2];
+    uint32_t output;
+    plan_plain plain;
+    plan_plain plains[16];
+    plan_transform transform;
+    plan_matrix matrix;
+    key_requirement *keys;
+    double ns;
+} probe;
+
+typedef struct probes {
+    const ckks_params *params;
+    bool is_insecure, has_rotations, has_products, has_matrices;
+    uint32_t count;
+    probe *list;  /* [PROBES_MAX] */
+    double *ones; /* [N/2] */
+    double *weights;
+    key_requirement *keys;
+    uint32_t key_count;
+} probes;
+
+static const int32_t one_step[] = {1}, two_steps[] = {1, 2}, babies[] = {0, 1, 2, 3},
+                     giants[] = {0, 4, 8, 12};
+/* [giant][baby], as many as a probe uses */
+static const plan_transform_term terms[] = {
+    {0, 0, 0}, {0, 1, 1}, {0, 2, 2},  {0, 3, 3},  {1, 0, 4},  {1, 1, 5},  {1, 2, 6},  {1, 3, 7},
+    {2, 0, 8}, {2, 1, 9}, {2, 2, 10}, {2, 3, 11}, {3, 0, 12}, {3, 1, 13}, {3, 2, 14}, {3, 3, 15}};
+
+/* a program of one operation on one ciphertext */
+static probe *begin(probes *all, uint32_t kind, uint32_t level, double scale_in, double scale_out,
+                    uint32_t level_out) {
+    probe *q = &all->list[all->count];
+    q->values[0] = (plan_value){level, 2, 1, scale_in};
+    q->values[1] = (plan_value){level_out, kind == PLAN_SQUARE ? 3 : 2, 1, scale_out};
+    q->operations[0] = (plan_operation){
+        .kind = kind, .first_output = 1, .output_count = 1, .source = "probe", .constant_scale = 1};
+    q->output = 1;
+    q->plan = (plan){.params = all->params,
+                     .is_insecure = all->is_insecure,
+                     .input_count = 1,
+                     .value_count = 2,
+                     .values = q->values,
+                     .operation_count = 1,
+                     .operations = q->operations,
+                     .output_count = 1,
+                     .outputs = &q->output};
+    return q;
+}
+
+/* keys and checks; a program that does not fit these parameters is left out */
+static ckks_status finish(probes *all, probe *q, ckks_error *err) {
+    ckks_error misfit = {0};
+    uint32_t count = 0;
+    ckks_status rc = plan_key_requirements(&q->plan, &q->keys, &count, &misfit);
+    if (rc == CKKS_RESOURCE_EXHAUSTED) return ckks_error_set(err, rc, "", "no memory for a probe");
+    q->plan.keys = q->keys, q->plan.key_count = count;
+    if (rc == CKKS_OK) rc = plan_check(&q->plan, &misfit);
+    if (rc != CKKS_OK) {
+        free(q->keys);
+        *q = (probe){0};
+        return CKKS_OK;
+    }
+    rc = client_requirements_add(&all->keys, &all->key_count, q->keys, count, err);
+    if (rc == CKKS_OK) all->count++;
+    return rc;
+}
+
+static ckks_status add_simple(probes *all, uint32_t level, ckks_error *err) {
+    const double prime = (double)all->params->prime[level];
+    probe *q = begin(all, PLAN_ADD, level, SCALE, SCALE, level);
+    ckks_status rc = finish(all, q, err);
+    if (rc != CKKS_OK || !level) return rc;
+    q = begin(all, PLAN_RESCALE, level, SCALE * SCALE, SCALE * SCALE / prime, level - 1);
+    if ((rc = finish(all, q, err)) != CKKS_OK) return rc;
+    q = begin(all, PLAN_MULTIPLY_PLAIN, level, SCALE, SCALE * SCALE, level);
+    q->plain = (plan_plain){.slots = all->ones, .slot_count = 1, .level = level, .scale = SCALE};
+    q->plan.plains = &q->plain, q->plan.plain_count = 1;
+    return finish(all, q, err);
+}
+
+static ckks_status add_product(probes *all, uint32_t level, ckks_error *err) {
+    if (!level) return CKKS_OK;
+    probe *q = begin(all, PLAN_SQUARE, level, SCALE, SCALE * SCALE, level);
+    q->values[2] = (plan_value){level - 1, 2, 1, SCALE * SCALE / (double)all->params->prime[level]};
+    q->operations[1] = (plan_operation){.kind = PLAN_RELINEARISE,
+                                        .a = 1,
+                                        .first_output = 2,
+                                        .output_count = 1,
+                                        .with_rescale = true,
+                                        .source = "probe"};
+    q->plan.value_count = 3, q->plan.operation_count = 2, q->output = 2;
+    return finish(all, q, err);
+}
+
+/* four baby steps, one of them no rotation, and `giant_count` giant steps, the first of them none */
+static ckks_status add_transform(probes *all, uint32_t level, uint32_t giant_count, ckks_error *err) {
+    probe *q = begin(all, PLAN_LINEAR_TRANSFORM, level, SCALE, SCALE * 0x1p20, level);
+    for (uint32_t i = 0; i < 4 * giant_count; i++)
+        q->plains[i] = (plan_plain){
+            .slots = all->ones, .slot_count = 1, .level = level, .with_p = true, .scale = 0x1p20};
+    q->transform = (plan_transform){.baby_steps = babies,
+                                    .giant_steps = giants,
+                                    .baby_count = 4,
+                                    .giant_count = giant_count,
+                                    .terms = terms,
+                                    .term_count = 4 * giant_count};
+    q->plan.plains = q->plains, q->plan.plain_count = 4 * giant_count;
+    q->plan.transforms = &q->transform, q->plan.transform_count = 1;
+    return finish(all, q, err);
+}
+
+static ckks_status add_rotations(probes *all, uint32_t level, ckks_error *err) {
+    probe *q = begin(all, PLAN_ROTATE, level, SCALE, SCALE, level);
+    q->operations[0].steps = one_step, q->operations[0].step_count = 1;
+    ckks_status rc = finish(all, q, err);
+    if (rc != CKKS_OK) return rc;
+    q = begin(all, PLAN_ROTATE_HOISTED, level, SCALE, SCALE, level);
+    q->operations[0].steps = two_steps, q->operations[0].step_count = 2;
+    q->operations[0].output_count = 2;
+    q->values[2] = q->values[1], q->plan.value_count = 3, q->output = 2;
+    if ((rc = finish(all, q, err)) != CKKS_OK) return rc;
+    if ((rc = add_transform(all, level, 1, err)) != CKKS_OK) return rc;
+    /* keys of large rings take hundreds of megabytes */
+    return add_transform(all, level, all->params->log_n < 15 ? 4 : 2, err);
+}
+
+static ckks_status add_matrix(probes *all, uint32_t level, ckks_error *err) {
+    probe *q = begin(all, PLAN_MATRIX_PRODUCT, level, SCALE, SCALE * 0x1p20, level);
+    q->values[0].batch_count = q->values[1].batch_count = MATRIX_SIDE;
+    q->matrix = (plan_matrix){
+        .weights = all->weights, .row_count = MATRIX_SIDE, .column_count = MATRIX_SIDE, .scale = 0x1p20};
+    q->plan.matrices = &q->matrix, q->plan.matrix_count = 1;
+    return finish(all, q, err);
+}
+
+static ckks_status add_level(probes *all, uint32_t level, ckks_error *err) {
+    ckks_status rc = add_simple(all, level, err);
+    if (rc == CKKS_OK && all->has_products) rc = add_product(all, level, err);
+    if (rc == CKKS_OK && all->has_rotations) rc = add_rotations(all, level, err);
+    if (rc == CKKS_OK && all->has_matrices) rc = add_matrix(all, level, err);
+    return rc;
+}
+
+/* what the program does at its highest level, in the middle and near the end */
+static ckks_status probes_make(probes *all, const plan *p, ckks_error *err) {
+    const uint32_t top = p->values[0].level;
+    *all = (probes){.params = p->params, .is_insecure = p->is_insecure};
+    for (uint32_t i = 0; i < p->key_count; i++) {
+        all->has_rotations = all->has_rotations || p->keys[i].kind == KEY_GALOIS;
+        all->has_products = all->has_products || p->keys[i].kind == KEY_RELINEARISATION;
+    }
+    all->has_matrices = p->matrix_count != 0;
+    all->list = calloc(PROBES_MAX, sizeof *all->list);
+    all->ones = calloc(params_slot_count_max(p->params), sizeof *all->ones);
+    all->weights = calloc(MATRIX_SIDE * MATRIX_SIDE, sizeof *all->weights);
+    if (!all->list || !all->ones || !all->weights)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for probes");
+    all->ones[0] = 1;
+    for (uint32_t i = 0; i < MATRIX_SIDE * MATRIX_SIDE; i++) all->weights[i] = 0.25 + 0.001 * i;
+    ckks_status rc = add_level(all, top, err);
+    if (rc == CKKS_OK && top > 1) rc = add_level(all, (top + 1) / 2, err);
+    if (rc == CKKS_OK && top > 3) rc = add_level(all, 1, err);
+    return rc;
+}
+
+static void probes_fini(probes *all) {
+    for (uint32_t i = 0; all->list && i < all->count; i++) free(all->list[i].keys);
+    free(all->list);
+    free(all->ones);
+    free(all->weights);
+    free(all->keys);
+}
+
+/* ---- fitting ---- */
+
+/* Non-negative least squares of relative errors, one cost after another until nothing moves. */
+static void fit(cost_model *out, const probes *all) {
+    double passes[PROBES_MAX][COST_KERNELS];
+    *out = (cost_model){.fit = 0};
+    for (uint32_t i = 0; i < all->count; i++) {
+        cost_count(passes[i], &all->list[i].plan, 0, all->list[i].plan.operation_count);
+        for (int k = 0; k < COST_KERNELS; k++) passes[i][k] /= all->list[i].ns;
+    }
+    for (int round = 0; round < 20000; round++)
+        for (int k = 0; k < COST_KERNELS; k++) {
+            double top = 0, bottom = 0;
+            for (uint32_t i = 0; i < all->count; i++) {
+                double rest = 1;
+                for (int m = 0; m < COST_KERNELS; m++)
+                    if (m != k) rest -= passes[i][m] * out->pass_ns[m];
+                top += rest * passes[i][k];
+                bottom += passes[i][k] * passes[i][k];
+            }
+            out->pass_ns[k] = bottom > 0 ? fmax(top / bottom, 0) : 0;
+        }
+    for (uint32_t i = 0; i < all->count; i++) {
+        double sum = 0;
+        for (int k = 0; k < COST_KERNELS; k++) sum += passes[i][k] * out->pass_ns[k];
+        out->fit = fmax(out->fit, fabs(sum - 1));
+    }
+}
+
+static ckks_status measure(cost_model *out, const plan *p, uint32_t kind, const ctl_options *options,
+                           ckks_error *err) {
+    probes all;
+    plan_clock clock = {0};
+    ctl_bar bar = {0};
+    ctl_bar_begin(&bar, options, "cost model", false);
+    ckks_status rc = probes_make(&all, p, err);
+    if (rc == CKKS_OK) rc = plan_clock_open(&clock, kind, p->params, all.keys, all.key_count, err);
+    for (uint32_t i = 0; i < all.count && rc == CKKS_OK; i++) {
+        rc = plan_clock_time(&all.list[i].ns, &clock, &all.list[i].plan, 6, 0.03, err);
+        ctl_bar_update(&bar, i + 1, all.count);
+    }
+    ctl_bar_end(&bar);
+    if (rc == CKKS_OK) fit(out, &all);
+    plan_clock_close(&clock);
+    probes_fini(&all);
+    return rc;
+}
+
+/* ---- the cache: one small text file for each machine, device and parameter set ---- */
+
+static void cache_path(char path[CTL_PATH_MAX], const plan *p, uint32_t kind) {
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char machine[128], key[512], hex[65];
+    uint8_t digest[SHA256_BYTES];
+    const int length = snprintf(key, sizeof key, "%s %s %u %u %u %s", CACHE_VERSION CKKSD_VERSION,
+                                bench_machine(machine), kind, p->values[0].level, p->matrix_count != 0,
+                                hex_encode(hex, p->params->id, CKKS_PARAMETER_ID_BYTES));
+    sha256(digest, key, (size_t)length);
+    hex_encode(hex, digest, sizeof digest);
+    if (base && *base == '/')
+        snprintf(path, CTL_PATH_MAX, "%s/ckksctl/cost-%.16s", base, hex);
+    else
+        snprintf(path, CTL_PATH_MAX, "%s/.cache/ckksctl/cost-%.16s", home ? home : "", hex);
+}
+
+static bool cache_read(cost_model *out, const char *path) {
+    FILE *from = fopen(path, "re");
+    if (!from) return false;
+    char line[64] = "";
+    bool is_good = fgets(line, sizeof line, from) && strcmp(line, CACHE_VERSION "\n") == 0;
+    is_good = is_good && fscanf(from, "%lf", &out->fit) == 1;
+    for (int k = 0; k < COST_KERNELS && is_good; k++)
+        is_good =
+            fscanf(from, "%lf", &out->pass_ns[k]) == 1 && out->pass_ns[k] >= 0 && isfinite(out->pass_ns[k]);
+    fclose(from);
+    return is_good;
+}
+
+static void cache_write(const cost_model *model, const char *path) {
+    char text[512], folder[CTL_PATH_MAX];
+    int used = snprintf(text, sizeof text, CACHE_VERSION "\n%.9g\n", model->fit);
+    for (int k = 0; k < COST_KERNELS; k++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "%.9g\n", model->pass_ns[k]);
+    snprintf(folder, sizeof folder, "%s", path);
+    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        if (mkdir(folder, 0700) != 0 && errno != EEXIST) return;
+        *slash = '/';
+    }
+    ckks_error ignored = {0};
+    file_write(path, (const uint8_t *)text, (size_t)used, 0600, true, &ignored);
+}
+
+ckks_status cost_model_get(cost_model *out, const plan *p, uint32_t kind, bool anew,
+                           const ctl_options *options, ckks_error *err) {
+    char path[CTL_PATH_MAX];
+    cache_path(path, p, kind);
+    if (!anew && cache_read(out, path)) return CKKS_OK;
+    const ckks_status rc = measure(out, p, kind, options, err);
+    if (rc == CKKS_OK) cache_write(out, path);
+    return rc;
+}
