@@ -13,8 +13,8 @@ ckks_status model_evaluate_node(const onnx_model *m, const model_node *node, boo
     evaluation e = {
         .model = m, .node = node, .memory = memory, .scores_only = scores_only, .work_left = work_left};
     if (!node->op || values[node->outputs[0]].data) return CKKS_OK; /* unknown, or a folded constant */
-    e.in = arena_take(memory, (uint64_t)node->input_count + OPERATOR_INPUTS_MIN, sizeof *e.in);
-    e.out = arena_take(memory, node->output_count, sizeof *e.out);
+    e.in = arena_take(memory, (uint64_t)node->input_count + OPERATOR_INPUTS_MIN, sizeof(tensor *));
+    e.out = arena_take(memory, node->output_count, sizeof(tensor *));
     if (!e.in || !e.out)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a row");
     e.is_constant = true;

@@ -59,7 +59,7 @@ ckks_status lower_append(lowering *l, const model_node *node, ir_node *made, ckk
 }
 
 ckks_status lower_inputs(const tensor ***in, lowering *l, const model_node *node, ckks_error *err) {
-    *in = arena_take(l->memory, (uint64_t)node->input_count + OPERATOR_INPUTS_MIN, sizeof **in);
+    *in = arena_take(l->memory, (uint64_t)node->input_count + OPERATOR_INPUTS_MIN, sizeof(tensor *));
     if (!*in) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for the graph");
     for (uint32_t k = 0; k < node->input_count; k++) {
         if (node->inputs[k] == MODEL_NONE) continue;

@@ -36,8 +36,11 @@ static ckks_status read_shape(tensor *out, const Onnx__ValueInfo *info, ckks_err
             dims[0] = 1;
         }
         if (dims[i] <= 0)
-            return ckks_error_set(err, CKKS_UNSUPPORTED, info->name,
-                                  "axis %zu has no fixed size: only the batch axis (the first) may vary", i);
+            return ckks_error_set(
+                err, CKKS_UNSUPPORTED, info->name,
+                "axis %zu (%.40s) has no fixed size: only the batch axis (the first) may vary, "
+                "export with fixed sizes for the others",
+                i, d->dim_param ? d->dim_param : "nameless");
     }
     return tensor_shape(out, dims, rank, MODEL_ROW_MAX, info->name, err);
 }

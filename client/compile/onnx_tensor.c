@@ -14,7 +14,11 @@ ckks_status tensor_shape(tensor *t, const int64_t *dims, size_t rank, uint32_t c
             return ckks_error_set(err, CKKS_MALFORMED, what, "axis %zu has %lld elements", i,
                                   (long long)dims[i]);
         if (!size_multiply(&count, count, (uint64_t)dims[i]) || count > count_max || dims[i] > UINT32_MAX)
-            return ckks_error_set(err, CKKS_TOO_LARGE, what, "has more than %u elements", count_max);
+            return ckks_error_set(err, CKKS_TOO_LARGE, what, "has more than %u elements%s", count_max,
+                                  count_max == MODEL_ROW_MAX
+                                      ? ", the most that a value of one row may have: use smaller images or "
+                                        "fewer channels"
+                                      : "");
         t->dims[i] = (uint32_t)dims[i];
     }
     t->rank = (uint32_t)rank;

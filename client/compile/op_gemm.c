@@ -109,7 +109,7 @@ static ckks_status check_bias(const model_node *node, const tensor *y, const ten
 }
 
 static ckks_status gemm_evaluate(evaluation *e, ckks_error *err) {
-    product p;
+    product p = {0};
     const tensor *c = e->in[2];
     ckks_status rc = gemm_product(&p, e->node, e->in[0], e->in[1], e->memory, err);
     if (rc == CKKS_OK) rc = evaluate_product(e, &p, err);
@@ -125,7 +125,7 @@ static ckks_status gemm_evaluate(evaluation *e, ckks_error *err) {
 }
 
 static ckks_status matmul_evaluate(evaluation *e, ckks_error *err) {
-    product p;
+    product p = {0};
     const ckks_status rc = matmul_product(&p, e->node, e->in[0], e->in[1], e->memory, err);
     return rc == CKKS_OK ? evaluate_product(e, &p, err) : rc;
 }

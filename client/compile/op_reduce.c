@@ -86,7 +86,7 @@ static double combined(kind k, double so_far, double x) {
 }
 
 static ckks_status reduce_evaluate(evaluation *e, ckks_error *err) {
-    reduction r;
+    reduction r = {0};
     const tensor *x = e->in[0];
     const kind k = kind_of(e->node);
     ckks_status rc = reduction_read(&r, e->node, e->in, e->memory, err);
@@ -125,7 +125,7 @@ static ckks_status reduction_matrix(sparse **out, const reduction *r, uint32_t i
 
 static ckks_status reduce_lower(lowering *l, const model_node *node, ckks_error *err) {
     const tensor **in;
-    reduction r;
+    reduction r = {0};
     sparse *matrix;
     const kind k = kind_of(node);
     if (k == MAXIMUM || k == MINIMUM)

@@ -57,7 +57,7 @@ static void convolve_tap(double *y, const convolution *c, const double *x, const
 }
 
 static ckks_status conv_evaluate(evaluation *e, ckks_error *err) {
-    convolution c;
+    convolution c = {0};
     int64_t dims[TENSOR_RANK_MAX];
     const tensor *x = e->in[0], *weight = e->in[1], *bias = e->in[2];
     ckks_status rc = convolution_read(&c, e->node, x, weight, bias, err);
@@ -115,7 +115,7 @@ static ckks_status convolution_matrix(sparse **out, lowering *l, const convoluti
 }
 
 static ckks_status conv_lower(lowering *l, const model_node *node, ckks_error *err) {
-    convolution c;
+    convolution c = {0};
     sparse *matrix;
     const model_value *v = l->model->values;
     const bool has_bias = node->input_count > 2 && node->inputs[2] != MODEL_NONE;
@@ -131,8 +131,8 @@ static ckks_status conv_lower(lowering *l, const model_node *node, ckks_error *e
     if ((rc = convolution_matrix(&matrix, l, &c, weight->data, err)) != CKKS_OK) return rc;
     double *full = arena_take(l->memory, matrix->row_count, sizeof *full);
     if (!full) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a bias");
-    for (uint32_t i = 0; bias && i < matrix->row_count; i++)
-        full[i] = bias->data[i / c.window.out_count % c.channels_out];
+    for (uint32_t i = 0, plane = c.window.out_count; bias && plane && i < matrix->row_count; i++)
+        full[i] = bias->data[i / plane % bias->count];
     return lower_linear(l, node, lower_symbol(l, node, 0)->node, matrix, full, err);
 }
 
@@ -177,7 +177,7 @@ static uint32_t pool_window(uint32_t *in, uint32_t *count, const pool *p, uint32
 }
 
 static ckks_status pool_evaluate(evaluation *e, ckks_error *err) {
-    pool p;
+    pool p = {0};
     int64_t dims[TENSOR_RANK_MAX];
     const tensor *x = e->in[0];
     uint32_t count;
@@ -203,7 +203,7 @@ static ckks_status pool_evaluate(evaluation *e, ckks_error *err) {
 }
 
 static ckks_status pool_lower(lowering *l, const model_node *node, ckks_error *err) {
-    pool p;
+    pool p = {0};
     sparse *m;
     uint32_t entry = 0, count;
     const tensor *x = &l->model->values[node->inputs[0]].sample;

@@ -10,15 +10,15 @@ static const operator_row *const families[] = {
     operators_linear};
 
 const operator_row *operator_row_at(uint32_t index) {
-    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
-        for (const operator_row *row = families[f]; row->type; row++)
+    for (const operator_row *const *family = families; *family; family++)
+        for (const operator_row *row = *family; row->type; row++)
             if (index-- == 0) return row;
     return NULL;
 }
 
 const operator_row *operator_find(const char *domain, const char *type) {
-    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
-        for (const operator_row *row = families[f]; row->type; row++)
+    for (const operator_row *const *family = families; *family; family++)
+        for (const operator_row *row = *family; row->type; row++)
             if (strcmp(row->type, type) == 0 && strcmp(row->domain, domain) == 0) return row;
     return NULL;
 }

@@ -37,7 +37,8 @@ static ckks_status read_padding(padding *out, const model_node *node, ckks_error
 
 static ckks_status read_axis(window *w, uint32_t i, const model_node *node, padding padding_kind,
                              ckks_error *err) {
-    const int64_t reach = ((int64_t)w->kernel[i] - 1) * w->dilation[i] + 1;
+    const int64_t kernel = w->kernel[i], dilation = w->dilation[i];
+    const int64_t reach = (kernel - 1) * dilation + 1;
     const int64_t in = w->in[i], stride = w->stride[i];
     if (padding_kind == PAD_UPPER || padding_kind == PAD_LOWER) {
         w->out[i] = (uint32_t)((in + stride - 1) / stride);
@@ -49,10 +50,10 @@ static ckks_status read_axis(window *w, uint32_t i, const model_node *node, padd
         return CKKS_OK;
     }
     if (padding_kind == PAD_VALID) w->pad_begin[i] = w->pad_end[i] = 0;
-    const int64_t room = in + w->pad_begin[i] + w->pad_end[i] - reach;
+    const int64_t padded = in + w->pad_begin[i] + w->pad_end[i], room = padded - reach;
     if (room < 0)
         return node_error(node, err, "a kernel that reaches over %lld does not fit the %lld of axis %u",
-                          (long long)reach, (long long)(room + reach), i + 2);
+                          (long long)reach, (long long)padded, i + 2);
     int64_t out = room / stride + 1;
     /* a window that hangs over the end counts if it starts before the padding there */
     if (node_int(node, "ceil_mode", 0) && room % stride && out * stride < in + w->pad_begin[i]) out++;
