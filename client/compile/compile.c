@@ -424,8 +424,63 @@ ckks_status compile_latency(compilation *c, ckks_error *err) {
     return ckks_error_set(err, last.code, last.field, "%s", last.message);
 }
 
+/* the chain as it is: every level of one size, so that scales stay where they are */
+static ckks_status check_chain(double *scale, const ckks_params *params, ckks_error *err) {
+    *scale = exp2(round(log2((double)params->prime[params->q_count > 1 ? 1 : 0])));
+    for (uint32_t i = 1; i < params->q_count; i++)
+        if (fabs(log2((double)params->prime[i] / *scale)) > 0.1)
+            return ckks_error_set(
+                err, CKKS_UNSUPPORTED, "compatible_with",
+                "its primes have several sizes (%.0f and %.0f bits), as the throughput layout "
+                "wants them: the other layout has one",
+                log2(*scale), log2((double)params->prime[i]));
+    if (params->q_count > 1 && (double)params->prime[0] < *scale * (1u << (HEADROOM_BITS - 2)))
+        return ckks_error_set(err, CKKS_UNSUPPORTED, "compatible_with",
+                              "its first prime has %.0f bits, too few above scales of %.0f",
+                              log2((double)params->prime[0]), log2(*scale));
+    return CKKS_OK;
+}
+
+/* another model's parameters, or a refusal with the numbers */
+static ckks_status compile_compatible(compilation *c, ckks_error *err) {
+    const ckks_params *other = c->options.compatible_with;
+    uint32_t *levels = arena_take(&c->memory, c->graph.count, sizeof *levels);
+    if (!levels) return NO_MEMORY(err);
+    const uint32_t depth = graph_levels(levels, &c->graph);
+    ckks_status rc;
+    if (c->options.layout != COMPILE_LAYOUT_LATENCY || c->options.log_n)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "compatible_with",
+                              "goes with the latency layout and without a ring degree");
+    if ((rc = check_chain(&c->choice.scale, other, err)) != CKKS_OK) return rc;
+    if (depth > params_level_max(other))
+        return ckks_error_set(
+            err, CKKS_UNSUPPORTED, "compatible_with",
+            "this model needs %u levels, the other's parameters have %u (N = 2^%u): compile the "
+            "deeper of the two first, and this one without",
+            depth, params_level_max(other), other->log_n);
+    if (!c->options.allow_insecure && (rc = params_gate(other, c->options.security_bits, err)) != CKKS_OK)
+        return rc;
+    c->choice.params = *other;
+    ckks_error local = {0};
+    rc = try_parameters(c, &local);
+    if (rc == CKKS_PRECISION)
+        return ckks_error_set(err, rc, "compatible_with",
+                              "with the other's parameters (N = 2^%u, scales of 2^%.0f) precision does not "
+                              "suffice: %.120s",
+                              other->log_n, log2(c->choice.scale), local.message);
+    if (rc != CKKS_OK) return ckks_error_set(err, rc, local.field, "%s", local.message);
+    return report_note(c->report, err,
+                       "uses the parameters of another model: clients keep their secret key, and add the "
+                       "evaluation keys that it lacks");
+}
+
 static ckks_status find_program(compilation *c, ckks_error *err) {
     ckks_status rc;
+    if (c->options.compatible_with) {
+        rc = compile_compatible(c, err);
+        if (rc == CKKS_OK) compile_trade(c, COMPILE_LAYOUT_LATENCY);
+        return rc;
+    }
     if (c->options.layout == COMPILE_LAYOUT_AUTO) return compile_auto(c, err);
     rc =
         c->options.layout == COMPILE_LAYOUT_THROUGHPUT ? compile_throughput(c, err) : compile_latency(c, err);

@@ -18,6 +18,7 @@
 #define CKKS_CLIENT_COMPILE_H
 
 #include "kernels/base/status.h"
+#include "kernels/scheme/params.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -100,14 +101,16 @@ typedef struct compile_options {
     const char *onnx_path;
     const char *name; /* of the model, in the package; NULL: the file's name without ".onnx" */
     compile_calibration calibration;
-    uint32_t security_bits; /* 128 (default), 192 or 256 */
-    uint32_t log_n;         /* ring degree 2^log_n; 0: the smallest that serves */
-    bool allow_insecure;    /* accept parameters over the security table; the package says so for ever */
-    double target_error;    /* largest difference of a score to the original model's on the calibration rows,
-                               as a share of the scores' range, that replacing activations by polynomials may
-                               cause; default 0.01 */
-    double range_margin;    /* how much wider than the calibration rows show polynomials must hold, as a share
-                               of the range; default 0.25 */
+    uint32_t security_bits;             /* 128 (default), 192 or 256 */
+    uint32_t log_n;                     /* ring degree 2^log_n; 0: the smallest that serves */
+    const ckks_params *compatible_with; /* NULL, or the parameters to use, of another model: its
+                                                  clients then need no other secret key. Latency layout */
+    bool allow_insecure; /* accept parameters over the security table; the package says so for ever */
+    double target_error; /* largest difference of a score to the original model's on the calibration rows,
+                            as a share of the scores' range, that replacing activations by polynomials may
+                            cause; default 0.01 */
+    double range_margin; /* how much wider than the calibration rows show polynomials must hold, as a share
+                            of the range; default 0.25 */
     uint64_t key_budget_bytes; /* evaluation keys, as they travel, take at most so much; 0: no limit */
     uint32_t check_rows; /* calibration rows to run encrypted before the package is written; default 8, or
                             as many as three seconds allow, at least two */
@@ -178,6 +181,8 @@ typedef struct compile_summary {
 } compile_summary;
 void compile_report_summary(const compile_report *report, compile_summary *out);
 
+/* compile_report_predict adds what a cost model says of one request's replay. */
+void compile_report_predict(compile_report *report, double ms);
 /* compile_report_print writes a table for people; compile_report_json one JSON object and a newline. */
 void compile_report_print(FILE *to, const compile_report *report);
 void compile_report_json(FILE *to, const compile_report *report);

@@ -91,6 +91,10 @@ void compile_report_summary(const compile_report *report, compile_summary *out) 
     *out = report->summary;
 }
 
+void compile_report_predict(compile_report *report, double ms) {
+    report->predicted_ms = ms;
+}
+
 /* ---- for people ---- */
 
 /* names come from a file: nothing that moves a terminal's cursor gets out */
@@ -199,6 +203,8 @@ void compile_report_print(FILE *to, const compile_report *report) {
     fprintf(to, "\n  %-20s %-8s %-14s %-9s\n", "layer", "kind", "elements", "levels");
     for (uint32_t i = 0; i < report->layer_count; i++) print_layer(to, &report->layers[i]);
     print_trade(to, &report->summary);
+    if (report->predicted_ms > 0)
+        fprintf(to, "  predicted     %.2f ms a request by this machine's cost model\n", report->predicted_ms);
     for (uint32_t i = 0; i < report->note_count; i++) fprintf(to, "\n  note: %s\n", report->notes[i]);
 }
 
@@ -299,6 +305,7 @@ void compile_report_json(FILE *to, const compile_report *report) {
         json_summary(to, report);
         json_trade(to, &report->summary);
         json_layers(to, report);
+        if (report->predicted_ms > 0) fprintf(to, ",\"predicted_ms\":%.6g", report->predicted_ms);
         fputs(",\"notes\":[", to);
         for (uint32_t i = 0; i < report->note_count; i++) {
             if (i) fputs(",", to);

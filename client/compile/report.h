@@ -8,6 +8,7 @@
 #include "client/compile/model.h"
 
 struct compile_report {
+    double predicted_ms; /* 0: not predicted */
     arena memory;
     const char *name;
     bool is_complete; /* a package was made */

@@ -1,12 +1,16 @@
 /* ckksctl compile: the command line of client/compile. */
 #include "client/ctl/calibration.h"
+#include "client/ctl/cost.h"
+#include "kernels/device.h"
+#include "proto/package.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct arguments {
     ctl_options common;
-    const char *calibration, *output, *label_column;
+    const char *calibration, *output, *label_column, *compatible_with;
+    bool predicts;
     compile_options options;
     bool lists_operators;
 } arguments;
@@ -21,6 +25,8 @@ enum {
     OPTION_RANGE_MARGIN,
     OPTION_CHECK_ROWS,
     OPTION_KEY_BUDGET,
+    OPTION_COMPATIBLE_WITH,
+    OPTION_PREDICT,
     OPTION_LAYOUT,
     OPTION_BATCH,
     OPTION_OPERATORS
@@ -43,6 +49,12 @@ static const struct argp_option options[] = {
      "rows to run encrypted before the package is written (default 8)", 0},
     {"key-budget", OPTION_KEY_BUDGET, "MIB", 0,
      "let the clients' evaluation keys take at most so many MiB, for slower rotations", 0},
+    {"compatible-with", OPTION_COMPATIBLE_WITH, "FILE", 0,
+     "use the parameters of another package (or of saved metadata), so that its clients keep their secret "
+     "key",
+     0},
+    {"predict", OPTION_PREDICT, 0, 0,
+     "measure this machine's cost model where there is none yet, and predict the latency", 0},
     {"layout", OPTION_LAYOUT, "NAME", 0,
      "latency (default): one row at a time; throughput: many rows in one request; auto: see --batch", 0},
     {"batch", OPTION_BATCH, "ROWS", 0,
@@ -104,6 +116,12 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case OPTION_KEY_BUDGET:
         a->options.key_budget_bytes = (uint64_t)(real(state, argument, 1e6, "key-budget") * (1 << 20));
         return 0;
+    case OPTION_COMPATIBLE_WITH:
+        a->compatible_with = argument;
+        return 0;
+    case OPTION_PREDICT:
+        a->predicts = true;
+        return 0;
     case OPTION_LAYOUT:
         a->options.layout = strcmp(argument, "latency") == 0      ? COMPILE_LAYOUT_LATENCY
                             : strcmp(argument, "throughput") == 0 ? COMPILE_LAYOUT_THROUGHPUT
@@ -152,6 +170,7 @@ static const struct argp parser = {
     "  ckksctl compile mnist.onnx --calibration train-images-idx3.gz -o mnist.ckm\n"
     "  ckksctl compile credit.onnx --calibration rows.csv --label-column class\n"
     "  ckksctl compile credit.onnx --calibration rows.csv --layout auto --batch 100000\n"
+    "  ckksctl compile second.onnx --calibration rows.csv --compatible-with first.ckm\n"
     "  ckksctl inspect mnist.ckm\n",
     ctl_common_children,
     0,
@@ -191,6 +210,34 @@ static void output_path(char path[CTL_PATH_MAX], const arguments *a) {
     snprintf(path, CTL_PATH_MAX, "%.*s.ckm", length, a->options.name ? a->options.name : base);
 }
 
+/* the other model, as far as a client knows it */
+static ckks_status load_other(client_model **out, const arguments *a, ckks_error *err) {
+    const client_model_options trust = {.allow_insecure = a->common.allow_insecure};
+    uint8_t *image = NULL;
+    size_t size = 0;
+    ckks_status rc = file_read(&image, &size, a->compatible_with, UINT64_C(1) << 32, err);
+    if (rc == CKKS_OK) rc = client_model_from_file(out, image, size, &trust, err);
+    free(image);
+    return rc;
+}
+
+/* by the cost model of this machine, where it is known already or asked for; -1: it is not */
+static ckks_status predict(double *ms, const arguments *a, const uint8_t *image, size_t size,
+                           ckks_error *err) {
+    package *p = NULL;
+    cost_model model;
+    *ms = -1;
+    ckks_status rc = package_parse(&p, image, size, a->common.allow_insecure, err);
+    if (rc != CKKS_OK) return rc;
+    if (a->predicts)
+        rc = cost_model_get(&model, &p->plan, DEVICE_CPU, false, &a->common, err);
+    else if (!cost_model_cached(&model, &p->plan, DEVICE_CPU))
+        rc = CKKS_NOT_FOUND;
+    if (rc == CKKS_OK) *ms = 1e-6 * cost_predict(&model, &p->plan, 0, p->plan.operation_count);
+    package_destroy(p);
+    return rc == CKKS_NOT_FOUND ? CKKS_OK : rc;
+}
+
 int command_compile(int argc, char **argv) {
     arguments a = {0};
     ckks_error err = {0};
@@ -199,6 +246,8 @@ int command_compile(int argc, char **argv) {
     uint8_t *image = NULL;
     size_t size = 0;
     compile_report *report = NULL;
+    client_model *other = NULL;
+    double predicted_ms = -1;
     char path[CTL_PATH_MAX];
     argp_parse(&parser, argc, argv, 0, NULL, &a);
     if (a.lists_operators) {
@@ -211,12 +260,16 @@ int command_compile(int argc, char **argv) {
     output_path(path, &a);
     ckks_status rc = onnx_model_peek(&model, a.options.onnx_path, &err);
     if (rc == CKKS_OK) rc = calibration_load(&rows, model, a.calibration, a.label_column, &a.common, &err);
+    if (rc == CKKS_OK && a.compatible_with) rc = load_other(&other, &a, &err);
     if (rc == CKKS_OK) {
+        a.options.compatible_with = other ? &other->params : NULL;
         a.options.calibration = rows.view;
         rc = compile_model(&image, &size, &report, &a.options, &err);
         ctl_stages_end(&bar);
     }
     if (rc == CKKS_OK) rc = file_write(path, image, size, 0644, true, &err);
+    if (rc == CKKS_OK) rc = predict(&predicted_ms, &a, image, size, &err);
+    if (rc == CKKS_OK && predicted_ms > 0) compile_report_predict(report, predicted_ms);
     if (rc == CKKS_OK && a.common.json)
         compile_report_json(stdout, report);
     else if (rc == CKKS_OK && !a.common.quiet)
@@ -228,6 +281,7 @@ int command_compile(int argc, char **argv) {
     } else {
         ctl_note(&a.common, "%s written", path);
     }
+    client_model_destroy(other);
     compile_report_destroy(report);
     free(image);
     calibration_fini(&rows);

@@ -37,7 +37,8 @@ double cost_predict(const cost_model *model, const plan *p, uint32_t first, uint
 
 /* cost_model_get reads the model of this machine, device kind and parameter set from the cache, or measures
  * it (seconds, with a bar on a terminal) and writes it there; `anew` measures in any case. A cache that
- * cannot be written is no error. */
+ * cannot be written is no error. cost_model_cached only looks. */
+bool cost_model_cached(cost_model *out, const plan *p, uint32_t device_kind);
 ckks_status cost_model_get(cost_model *out, const plan *p, uint32_t device_kind, bool anew,
                            const ctl_options *options, ckks_error *err);
 

@@ -287,6 +287,12 @@ static void cache_write(const cost_model *model, const char *path) {
     file_write(path, (const uint8_t *)text, (size_t)used, 0600, true, &ignored);
 }
 
+bool cost_model_cached(cost_model *out, const plan *p, uint32_t kind) {
+    char path[CTL_PATH_MAX];
+    cache_path(path, p, kind);
+    return cache_read(out, path);
+}
+
 ckks_status cost_model_get(cost_model *out, const plan *p, uint32_t kind, bool anew,
                            const ctl_options *options, ckks_error *err) {
     char path[CTL_PATH_MAX];

@@ -147,6 +147,24 @@ def explain_goes_through_the_layers(here):
     here.expect(3, "explain", f"{PIMA}/test.csv")
 
 
+def a_second_model_takes_the_parameters_of_the_first(here):
+    credit = ("compile", f"{CREDIT}/credit-pipeline.onnx", "--calibration", f"{CREDIT}/calibration.csv")
+    made = here.json(*credit, "--compatible-with", here.path("pima.ckm"), "-o", here.path("second.ckm"), "--predict")
+    assert made["log_n"] == 14 and made["depth"] == 1 and made["levels"] == 5 and made["predicted_ms"] > 0
+    parameters = {json.dumps(here.json("inspect", here.path(name))[0]["parameters"]) for name in ("pima.ckm", "second.ckm")}
+    assert len(parameters) == 1, parameters
+    good = here.json("check", here.path("second.ckm"), "--onnx", f"{CREDIT}/credit-pipeline.onnx", "--data", f"{CREDIT}/test.csv", "--encrypted", "3",
+                     "--device", "cpu")
+    assert good["good"]
+    # the clients' keys: one secret for both
+    here.expect(0, "keygen", "--for", here.path("pima.ckm"), "--for", here.path("second.ckm"), "--key", here.path("keys/"))
+    assert len([name for name in os.listdir(here.path("keys")) if name.endswith(".secret")]) == 1, os.listdir(here.path("keys"))
+    done = here.expect(3, "compile", f"{PIMA}/pima-diabetes.onnx", "--calibration", f"{PIMA}/calibration.csv", "--compatible-with", here.path("credit.ckm"),
+                       "-o", here.path("never.ckm"))
+    assert "needs 5 levels" in done.stderr and "have 1" in done.stderr and not os.path.exists(here.path("never.ckm")), done.stderr
+    here.expect(3, *credit, "--compatible-with", here.path("pima.ckm"), "--layout", "throughput", "-o", here.path("never.ckm"))
+
+
 def a_table_with_text_goes_through_the_daemon(here):
     daemon = harness.Daemon({"credit": here.path("credit.ckm")})
     user = None
@@ -180,6 +198,7 @@ def main():
     tests.run(data_that_does_not_fit_is_said_at_the_start, here)
     tests.run(check_names_columns_and_layers_outside, here)
     tests.run(explain_goes_through_the_layers, here)
+    tests.run(a_second_model_takes_the_parameters_of_the_first, here)
     tests.run(a_table_with_text_goes_through_the_daemon, here)
     shutil.rmtree(here.folder)
     tests.finish()
