@@ -34,8 +34,8 @@ typedef struct bench_options {
 typedef struct bench_plan {
     const plan *plan;
     const char *name;
-    package *package; /* NULL: the built-in chain */
-    void *chain;
+    package *package; /* NULL: a built-in program */
+    void *built_in;
 } bench_plan;
 ckks_status bench_plan_open(bench_plan *out, const bench_options *options, ckks_error *err);
 void bench_plan_close(bench_plan *p); /* accepts zeroed */

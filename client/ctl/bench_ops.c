@@ -201,7 +201,13 @@ static bool is_row_wanted(const bench_options *o, const bench_set *set, const be
     return !o->row || strstr(row->name, o->row) != NULL;
 }
 
-static ckks_status make_params(ckks_params *out, const bench_set *s, ckks_error *err) {
+const bench_set *bench_set_find(const char *part) {
+    for (size_t i = 0; i < SET_COUNT; i++)
+        if (strstr(sets[i].name, part)) return &sets[i];
+    return NULL;
+}
+
+ckks_status bench_set_params(ckks_params *out, const bench_set *s, ckks_error *err) {
     uint32_t q[CKKS_PRIMES_MAX], p[CKKS_PRIMES_MAX];
     for (uint32_t i = 0; i < s->q_count; i++) q[i] = i ? s->q_bits : s->q0_bits;
     for (uint32_t i = 0; i < s->p_count; i++) p[i] = s->p_bits;
@@ -236,7 +242,7 @@ static ckks_status set_open(bench_run *r, device *dev, const bench_set *s, ckks_
     key_requirement keys[BENCH_STEPS_MAX];
     ckks_params params;
     ckks_status rc;
-    if ((rc = make_params(&params, s, err)) != CKKS_OK) return rc;
+    if ((rc = bench_set_params(&params, s, err)) != CKKS_OK) return rc;
     r->set = s;
     r->level = params_level_max(&params);
     r->scale = ldexp(1, (int)s->scale_bits);

@@ -1,9 +1,13 @@
-/* What `bench program` and `bench serve` run: a package, or a built-in chain of multiplications and
- * rotations.
+/*
+ * What `bench program` and `bench serve` run: a package, one operation of a parameter set, or a built-in
+ * chain of multiplications and rotations.
  */
 #include "client/ctl/bench.h"
+#include "client/ctl/bench_rows.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define CHAIN_DEPTH 4u
 #define CHAIN_ROUND 4u /* operations of one round: square, relinearise, rotate, add */
@@ -77,6 +81,82 @@ static ckks_status chain_init(chain *c, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* ---- one operation ---- */
+
+typedef struct single {
+    ckks_params params;
+    plan_value values[3];
+    plan_operation operations[2];
+    key_requirement key;
+    uint32_t output;
+    char name[160];
+    plan plan;
+} single;
+
+static void single_rotate(single *o, uint32_t level, double scale) {
+    o->operations[0] = (plan_operation){.kind = PLAN_ROTATE,
+                                        .first_output = 1,
+                                        .output_count = 1,
+                                        .step_count = 1,
+                                        .steps = chain_step,
+                                        .source = "rotate"};
+    o->values[1] = (plan_value){.level = level, .component_count = 2, .batch_count = 1, .scale = scale};
+    o->key = (key_requirement){KEY_GALOIS, galois_element_rotate(o->params.log_n, 1), level};
+    o->output = 1;
+}
+
+static void single_multiply(single *o, uint32_t level, double scale) {
+    const double square = scale * scale;
+    o->operations[0] =
+        (plan_operation){.kind = PLAN_SQUARE, .first_output = 1, .output_count = 1, .source = "square"};
+    o->operations[1] = (plan_operation){.kind = PLAN_RELINEARISE,
+                                        .a = 1,
+                                        .first_output = 2,
+                                        .output_count = 1,
+                                        .with_rescale = true,
+                                        .source = "relinearise"};
+    o->values[1] = (plan_value){.level = level, .component_count = 3, .batch_count = 1, .scale = square};
+    o->values[2] = (plan_value){.level = level - 1,
+                                .component_count = 2,
+                                .batch_count = 1,
+                                .scale = square / (double)o->params.prime[level]};
+    o->key = (key_requirement){KEY_RELINEARISATION, 0, level};
+    o->output = 2;
+}
+
+static ckks_status single_init(single *o, const bench_options *options, ckks_error *err) {
+    const bench_set *set = bench_set_find(options->set);
+    const bool is_rotate = options->row && strstr("rotate", options->row);
+    if (!set)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "set", "no parameter set has \"%s\" in its name",
+                              options->set);
+    if (!is_rotate && (!options->row || !strstr("square, relinearise, rescale", options->row)))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "row", "--row rotate or --row square");
+    const ckks_status rc = bench_set_params(&o->params, set, err);
+    if (rc != CKKS_OK) return rc;
+    const uint32_t level = params_level_max(&o->params);
+    const double scale = (double)(UINT64_C(1) << set->scale_bits);
+    o->values[0] = (plan_value){.level = level, .component_count = 2, .batch_count = 1, .scale = scale};
+    if (is_rotate)
+        single_rotate(o, level, scale);
+    else
+        single_multiply(o, level, scale);
+    o->plan = (plan){.params = &o->params,
+                     .is_insecure = params_security_bits(&o->params) < 128,
+                     .input_count = 1,
+                     .value_count = o->output + 1,
+                     .values = o->values,
+                     .operation_count = o->output,
+                     .operations = o->operations,
+                     .output_count = 1,
+                     .outputs = &o->output,
+                     .key_count = 1,
+                     .keys = &o->key};
+    snprintf(o->name, sizeof o->name, "%s, %s", is_rotate ? "rotate" : "square, relinearise, rescale",
+             set->name);
+    return CKKS_OK;
+}
+
 ckks_status bench_plan_open(bench_plan *out, const bench_options *options, ckks_error *err) {
     ckks_status rc;
     *out = (bench_plan){.name = options->package};
@@ -86,7 +166,15 @@ ckks_status bench_plan_open(bench_plan *out, const bench_options *options, ckks_
             out->plan = &out->package->plan;
         return rc;
     }
-    chain *c = out->chain = calloc(1, sizeof *c);
+    if (options->set) {
+        single *o = out->built_in = calloc(1, sizeof *o);
+        if (!o) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a program");
+        if ((rc = single_init(o, options, err)) != CKKS_OK) return rc;
+        out->name = o->name;
+        out->plan = &o->plan;
+        return CKKS_OK;
+    }
+    chain *c = out->built_in = calloc(1, sizeof *c);
     if (!c) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a program");
     if ((rc = chain_init(c, err)) != CKKS_OK) return rc;
     out->name = "chain of 4 squares and rotations, N = 2^13";
@@ -96,6 +184,6 @@ ckks_status bench_plan_open(bench_plan *out, const bench_options *options, ckks_
 
 void bench_plan_close(bench_plan *p) {
     package_destroy(p->package);
-    free(p->chain);
+    free(p->built_in);
     *p = (bench_plan){0};
 }

@@ -22,6 +22,10 @@ typedef struct bench_set {
     bool has_matrix_mod; /* the 784 x 64 modular product */
 } bench_set;
 
+/* bench_set_find: the first set with `part` in its name, or NULL. */
+const bench_set *bench_set_find(const char *part);
+ckks_status bench_set_params(ckks_params *out, const bench_set *set, ckks_error *err);
+
 typedef struct bench_row bench_row;
 
 /* What one row has made; zeroed and freed after it. */
