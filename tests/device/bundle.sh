@@ -23,6 +23,7 @@ done | sort -u | while read -r lib; do
 done
 install tests/device/run.sh tests/device/README.md "$out/"
 # the daemon with its injected faults, for the tests that start one
+# shellcheck disable=SC2016 # for the script that is written
 printf '#!/bin/sh\nCKKSD_DEVICE_TEST=ckksd exec "$(dirname "$0")/../device-tests" "$@"\n' >"$out/tests/ckksd-fault"
 chmod 755 "$out/tests/ckksd-fault"
 # one test reads the sources, another the vectors

@@ -82,10 +82,16 @@ bench() {
     for m in models/*/1/model.ckm; do ./ckksctl bench program "$m" --device cuda --rounds 50 || failed=$((failed + 1)); done
 }
 serve() {
-    local m
+    local m s r
     echo "full load"
     for m in models/*/1/model.ckm; do
         ./ckksctl bench serve "$m" --device cuda --tenants 2 --seconds "${SECONDS_EACH:-3}" || failed=$((failed + 1))
+    done
+    echo "operations under load"
+    for s in '2^14, 8 + 2' '2^15, 16 + 4' '2^16, 24 + 6'; do
+        for r in rotate square; do
+            ./ckksctl bench serve --set "$s" --row $r --device cuda --inputs 1 --seconds 1 || failed=$((failed + 1))
+        done
     done
 }
 
