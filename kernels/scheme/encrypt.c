@@ -9,6 +9,7 @@
 
 #include <omp.h>
 #include <sodium.h>
+#include <stdlib.h>
 
 static ckks_status check_level(const ckks_params *p, uint32_t level, ckks_error *err) {
     if (level <= params_level_max(p)) return CKKS_OK;
@@ -72,7 +73,9 @@ ckks_status encrypt_public(uint64_t *c0, uint64_t *c1, const ckks_context *conte
     const int threads = (size_t)limbs * n >= TEAM_WORDS ? omp_get_max_threads() : 1;
     const int team = threads < limbs ? threads : limbs;
     noise *e = secret_allocate(sizeof *e + 3 * n);
-    uint64_t *masks = secret_allocate((size_t)team * n * sizeof *masks); /* the mask modulo one prime */
+    /* The mask modulo one prime, one per thread. Ordinary memory, wiped: it protects this one message, which
+     * stands in ordinary memory itself, and guarded memory for a team takes longer than the encryption. */
+    uint64_t *masks = malloc((size_t)team * n * sizeof *masks);
     if (!e || !masks) {
         rc = no_memory(err);
         goto out;
@@ -93,8 +96,9 @@ ckks_status encrypt_public(uint64_t *c0, uint64_t *c1, const ckks_context *conte
         loops->forward_small(c1 + at, error1, t);
         loops->add_product(c1 + at, pk1 + at, u, NULL, n, &t->m);
     }
+    sodium_memzero(masks, (size_t)team * n * sizeof *masks);
 out:
-    secret_free(masks);
+    free(masks);
     secret_free(e);
     return rc;
 }
