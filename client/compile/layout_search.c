@@ -172,8 +172,10 @@ static void row_distances(uint32_t out[2], const sparse *m, const slot_map *x, u
             if (slot < low[k]) low[k] = slot;
             if (slot > high[k]) high[k] = slot;
         }
-    out[0] = low[1] > low[0] ? low[1] - low[0] : 0;
-    out[1] = high[1] > high[0] ? high[1] - high[0] : 0;
+    /* a row without entries is nowhere */
+    const bool are_there = low[0] != UINT32_MAX && low[1] != UINT32_MAX;
+    out[0] = are_there && low[1] > low[0] ? low[1] - low[0] : 0;
+    out[1] = are_there && high[1] > high[0] ? high[1] - high[0] : 0;
 }
 
 static ckks_status propose_pitch(const search *s, proposals *list, grid g, const slot_map *x,
