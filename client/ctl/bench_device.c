@@ -203,17 +203,8 @@ static ckks_status hoisted_sum_open(bench_run *r, ckks_error *err) {
 static ckks_status hoisted_sum_record(bench_run *r, graph_region *region, const ckks_value *inputs,
                                       ckks_error *err) {
     evaluator *ev = region->evaluator;
-    ckks_value rotated[HOISTED_COUNT] = {0}, sum = {0};
-    ckks_status rc = evaluator_rotate_hoisted(ev, rotated, r->now.hoisted, &inputs[0], err);
-    if (rc != CKKS_OK) return rc;
-    sum = rotated[0], rotated[0] = (ckks_value){0};
-    for (uint32_t i = 1; i < HOISTED_COUNT; i++) {
-        ckks_value next = {0};
-        if (rc == CKKS_OK) rc = evaluator_add(ev, &next, &sum, &rotated[i], err);
-        if (rc == CKKS_OK) rc = evaluator_release(ev, &sum);
-        if (rc == CKKS_OK) sum = next;
-        evaluator_release(ev, &rotated[i]);
-    }
+    ckks_value sum = {0};
+    ckks_status rc = evaluator_sum_hoisted(ev, &sum, r->now.hoisted, &inputs[0], err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &sum, err);
     evaluator_release(ev, &sum);
     return rc;

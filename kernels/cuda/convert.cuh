@@ -9,7 +9,7 @@
 #ifndef CKKS_CUDA_CONVERT_CUH
 #define CKKS_CUDA_CONVERT_CUH
 
-#include "kernels/cuda/ntt.cuh"
+#include "kernels/cuda/ntt_run.cuh"
 
 /* Centred y of one source residue after the inverse transform: times (D/s)^-1 * N^-1, as the path's raw
  * value. */
@@ -76,7 +76,9 @@ __device__ __forceinline__ void convert(u64 (&x)[COUNT], const PathI64 &path, co
 const u32 convert_chunk_max = 12;
 const int convert_tile_log = 10; /* 128 threads: three blocks a multiprocessor at 168 registers */
 
+/* At most 9 sources: 9 * 0.85 q < 2^53, one reduction at the end. */
 template <int SOURCES> struct ConvertJob {
+    static_assert(SOURCES <= 9, "the sum of all products is exact");
     PathF64 path;
     u32 prime;
     const double (&y)[SOURCES][8];
@@ -87,10 +89,6 @@ template <int SOURCES> struct ConvertJob {
         for (int k = 0; k < COUNT; k++) x[k] = path.mul(y[0][k], hat[0]);
 #pragma unroll
         for (int s = 1; s < SOURCES; s++) {
-            if (s % 4 == 0) {
-#pragma unroll
-                for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
-            }
             const double w = hat[s];
 #pragma unroll
             for (int k = 0; k < COUNT; k++) x[k] += path.mul(y[s][k], w);
@@ -104,6 +102,10 @@ template <int SOURCES> struct ConvertJob {
     }
 };
 
+__device__ __forceinline__ void prefetch_line(const void *address) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+}
+
 template <class IO, int R_LOG, int SOURCES>
 __global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 log_other, u32 chunk) {
     typedef PassShape<R_LOG, convert_tile_log> S;
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 l
     constexpr int T = convert_tile_log, A1 = S::first(1), G1 = S::size(1),
                   G2 = S::GROUPS == 3 ? S::size(2) : 1, A2 = S::GROUPS == 3 ? S::first(2) : 0;
     static_assert(S::THREADS == 128 && S::size(0) == 3, "one radix-8 butterfly a thread in the first group");
-    __shared__ double tile[(1 << T) + (1 << (T - 3))];
+    __shared__ double tiles[2][(1 << T) + (1 << (T - 3))]; /* in turn: one wait less for each target */
     __shared__ double hats[convert_chunk_max][SOURCES];
     gpu_release_next();
     const u32 unit = blockIdx.z, first = blockIdx.y * chunk, total = io.targets(t, unit);
@@ -143,6 +145,10 @@ __global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 l
     __syncthreads();
     for (u32 c = 0; c < count; c++) {
         const u32 prime = io.prime(t, unit, first + c);
+        double *tile = tiles[c & 1];
+        if (c + 1 < count && threadIdx.x < (1u << R_LOG) / 16) /* the next target's twiddles, by lines */
+            prefetch_line(t.forward_f64 + ((size_t)io.prime(t, unit, first + c + 1) << t.log_n) +
+                          16 * threadIdx.x);
         const Job job = {PathF64(t.prime[prime]), prime, y, hats[c], io.out(t, unit, first + c)};
         Twiddles<PathF64, R_LOG, T, 0, 3, false, true> w0;
         Twiddles<PathF64, R_LOG, T, A1, G1, false, true> w1;
@@ -163,7 +169,6 @@ __global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 l
             ntt_step<PathF64, Job, R_LOG, T, A1, G1, false, true, REDUCE_AFTER_REDUCED, false, true>(
                 job, w1, log_other, tile);
         }
-        if (c + 1 < count) __syncthreads();
     }
 }
 

@@ -642,7 +642,7 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     return CKKS_OK;
 }
 
-u32 gpu_overlap_log_n_max = 15;
+u32 gpu_overlap_log_n_max = CKKS_LOG_N_MAX;
 thread_local bool gpu_may_overlap;
 
 #define POINTWISE(K) [](cudaStream_t s, const void *a) { return cuda_pointwise(s, K, a); }

@@ -469,10 +469,13 @@ template <int R_LOG, bool DIVIDES>
 cudaError_t row_product_groups(cudaStream_t stream, const GpuTables &t, const RowProductArgs &r) {
     const u32 outs = r.a.is_sum ? 1 : r.a.batch_count, segments = (1u << t.log_n) / rows_elements;
     const u64 elements = ((u64)outs * r.limbs) << t.log_n;
-    if (r.digit_count * (r.a.is_sum ? r.a.batch_count : 1) > 2 && elements <= rows_few_elements)
+    const u32 steps = r.digit_count * (r.a.is_sum ? r.a.batch_count : 1);
+    /* warps share the digits of a segment where there would be few of them otherwise; blocks are few as well,
+     * so more than one wave of them costs more than it gives */
+    if (steps > 2 && elements <= rows_few_elements / 4)
         return gpu_launch(row_product<R_LOG, 4, DIVIDES>, dim3(segments, r.limbs, outs), rows_warps * 32,
                           stream, t.log_n, t, r);
-    if (r.digit_count > 1 && elements <= 4 * rows_few_elements)
+    if (steps > 1 && elements <= rows_few_elements)
         return gpu_launch(row_product<R_LOG, 2, DIVIDES>, dim3(segments / 2, r.limbs, outs), rows_warps * 32,
                           stream, t.log_n, t, r);
     return gpu_launch(row_product<R_LOG, 1, DIVIDES>, dim3(segments / 4, r.limbs, outs), rows_warps * 32,

@@ -1,5 +1,5 @@
 /* NTT_FORWARD and NTT_INVERSE as kernels of their own: canonical words in, canonical words out. */
-#include "kernels/cuda/ntt.cuh"
+#include "kernels/cuda/ntt_run.cuh"
 
 namespace {
 

@@ -29,7 +29,7 @@ const u32 ntt_constants_max = CKKS_DIGIT_SIZE_MAX + 2; /* constants of one base 
 template <int R_LOG, int T_LOG = 0> struct PassShape {
     static const int E_LOG = 3, E = 8; /* elements per thread */
     static const int GROUPS = (R_LOG + 2) / 3;
-    static const int TILE_LOG = T_LOG ? T_LOG : R_LOG >= 8 ? 12 : R_LOG == 7 ? 11 : 10;
+    static const int TILE_LOG = T_LOG ? T_LOG : R_LOG >= 9 ? 12 : R_LOG == 8 ? 11 : 10;
     static const int THREADS = 1 << (TILE_LOG - E_LOG);
     static const int C_LOG = TILE_LOG - R_LOG;
     /* group g does stages [first(g), first(g) + size(g)): 3, then what is left as evenly as it goes */
@@ -239,50 +239,6 @@ static inline u32 ntt_rows_log(u32 log_n) {
 }
 static inline u32 ntt_columns_log(u32 log_n) {
     return log_n - log_n / 2;
-}
-
-template <class P, class IO, int R_LOG, bool INVERSE, bool COLUMNS, int REDUCE>
-static cudaError_t ntt_enqueue(cudaStream_t stream, const GpuTables &t, const IO &io, u32 jobs) {
-    typedef PassShape<R_LOG> S;
-    const dim3 grid((1u << t.log_n) >> S::TILE_LOG, jobs);
-    return gpu_launch(ntt_pass<P, IO, R_LOG, INVERSE, COLUMNS, REDUCE>, grid, S::THREADS, stream, t.log_n, t,
-                      io, t.log_n - R_LOG);
-}
-
-template <class P, bool INVERSE, bool COLUMNS, int REDUCE, class IO>
-static cudaError_t ntt_run_path(cudaStream_t stream, const GpuTables &t, const IO &io, u32 jobs) {
-    switch (COLUMNS ? ntt_columns_log(t.log_n) : ntt_rows_log(t.log_n)) {
-    case 5:
-        return ntt_enqueue<P, IO, 5, INVERSE, COLUMNS, REDUCE>(stream, t, io, jobs);
-    case 6:
-        return ntt_enqueue<P, IO, 6, INVERSE, COLUMNS, REDUCE>(stream, t, io, jobs);
-    case 7:
-        return ntt_enqueue<P, IO, 7, INVERSE, COLUMNS, REDUCE>(stream, t, io, jobs);
-    case 8:
-        return ntt_enqueue<P, IO, 8, INVERSE, COLUMNS, REDUCE>(stream, t, io, jobs);
-    case 9:
-        /* only columns: N = 2^17 */
-        if constexpr (COLUMNS) return ntt_enqueue<P, IO, 9, INVERSE, COLUMNS, REDUCE>(stream, t, io, jobs);
-        return cudaErrorInvalidValue;
-    default:
-        return cudaErrorInvalidValue;
-    }
-}
-
-/* The same pass on the integer path alone, where the FP64 path has a kernel of its own. */
-template <bool INVERSE, bool COLUMNS, int REDUCE, class IO>
-static cudaError_t ntt_run_i64(cudaStream_t stream, const CudaTables *tables, const IO &io, u32 jobs) {
-    if (tables->is_f64) return cudaErrorNotSupported;
-    return jobs == 0 ? cudaSuccess
-                     : ntt_run_path<PathI64, INVERSE, COLUMNS, REDUCE>(stream, tables->device, io, jobs);
-}
-
-/* One pass of a transform over `jobs` polynomials, on the data path of this card. */
-template <bool INVERSE, bool COLUMNS, int REDUCE, class IO>
-static cudaError_t ntt_run(cudaStream_t stream, const CudaTables *tables, const IO &io, u32 jobs) {
-    if (jobs == 0) return cudaSuccess;
-    return tables->is_f64 ? ntt_run_path<PathF64, INVERSE, COLUMNS, REDUCE>(stream, tables->device, io, jobs)
-                          : ntt_run_path<PathI64, INVERSE, COLUMNS, REDUCE>(stream, tables->device, io, jobs);
 }
 
 /* Loads and stores of raw values between the passes of one polynomial. */

@@ -60,6 +60,7 @@ template <int R_LOG> struct Rows {
     static const int AL = three ? A2 : A1, LAST = three ? G2 : G1; /* the last group */
     typedef RowGroup<R_LOG, 0, 3> First;
     typedef RowGroup<R_LOG, AL, LAST> Last;
+    static const u32 first_step = 1u << First::LO;
     static const u32 tile_words = rows_elements + rows_elements / 8;
 
     template <bool INVERSE> struct Twiddles {
@@ -188,6 +189,38 @@ __device__ __forceinline__ void row_store_words(u64 *to, const u64 (&w)[8], ulon
     for (u32 i = 0; i < 4; i++) {
         const u32 piece = lane + 32 * i;
         *reinterpret_cast<ulonglong2 *>(to + 2 * piece) = slots[Rows<R_LOG>::piece_slot(piece)];
+    }
+}
+
+/* A row pass like any other (ntt_pass), one row segment a warp. grid: (segments / rows_warps, jobs) */
+template <class IO, int R_LOG, bool INVERSE>
+__global__ void __launch_bounds__(rows_warps * 32, 4) rows_pass(GpuTables t, IO io) {
+    typedef Rows<R_LOG> R;
+    __shared__ double tiles[rows_warps][R::tile_words];
+    gpu_release_next();
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, segment = blockIdx.x * rows_warps + warp,
+              base = segment * rows_elements;
+    double *tile = tiles[warp], x[8];
+    const auto job = io.template open<PathF64>(t, blockIdx.y, nullptr);
+    typename R::template Twiddles<INVERSE> w;
+    w.load(t, job.prime, segment, lane);
+    gpu_wait();
+    if constexpr (INVERSE) {
+        job.load(x, base + lane, 32);
+#pragma unroll
+        for (u32 e = 0; e < 8; e++) tile[ntt_pad(lane + 32 * e)] = x[e];
+        __syncwarp();
+        R::template get<typename R::Last>(x, tile, lane);
+        R::inverse(job.path, w, x, tile, lane);
+        job.store(x, base + R::first_at(lane, 0), R::first_step);
+    } else {
+        job.load(x, base + R::first_at(lane, 0), R::first_step);
+        R::forward(job.path, w, x, tile, lane);
+        R::template put<typename R::Last>(tile, x, lane);
+        __syncwarp();
+#pragma unroll
+        for (u32 e = 0; e < 8; e++) x[e] = tile[ntt_pad(lane + 32 * e)];
+        job.store(x, base + lane, 32);
     }
 }
 

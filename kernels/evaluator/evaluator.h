@@ -93,6 +93,12 @@ ckks_status hoisted_rotations_create(hoisted_rotations **out, device *dev, const
 void hoisted_rotations_destroy(hoisted_rotations *h);
 ckks_status evaluator_rotate_hoisted(evaluator *ev, ckks_value *out, const hoisted_rotations *h,
                                      const ckks_value *a, ckks_error *err);
+/* The sum of all of them, added up over QP: one division by P whatever the number of steps, and its rounding
+ * once. Words:
+ *   y     MOD_DOWN(sum over the steps that need a key of KEY_PRODUCT(mod_up(a1), key), plus P * permute(a0))
+ *   out   y plus a for each step that is the identity */
+ckks_status evaluator_sum_hoisted(evaluator *ev, ckks_value *out, const hoisted_rotations *h,
+                                  const ckks_value *a, ckks_error *err);
 
 /*
  * Linear transform y = sum_g rot_g( sum_b plain[g][b] * rot_b(x) ), a sparse set of generalised diagonals,

@@ -119,14 +119,17 @@ struct hoisted_rotations {
     uint32_t count, switched_count; /* steps; those that need a key */
     uint32_t key_max;               /* highest key index */
     uint32_t *position;             /* [count] place of each result: the switched ones come first */
-    key_product_item *items;        /* [switched_count] */
-    void *items_device;
+    key_product_item *items;        /* [switched_count] each into its own place */
+    key_product_item *sum_items;    /* [switched_count] all into one */
+    void *items_device, *sum_items_device;
 };
 
 void hoisted_rotations_destroy(hoisted_rotations *h) {
     if (!h) return;
     device_free(h->dev, h->items_device);
+    device_free(h->dev, h->sum_items_device);
     free(h->items);
+    free(h->sum_items);
     free(h->position);
     free(h);
 }
@@ -142,7 +145,8 @@ ckks_status hoisted_rotations_create(hoisted_rotations **out, device *dev, const
     h = calloc(1, sizeof *h);
     if (h) h->position = calloc(count, sizeof *h->position);
     if (h) h->items = calloc(count, sizeof *h->items);
-    if (!h || !h->position || !h->items) {
+    if (h) h->sum_items = calloc(count, sizeof *h->sum_items);
+    if (!h || !h->position || !h->items || !h->sum_items) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "steps", "no memory");
         goto out;
     }
@@ -153,11 +157,15 @@ ckks_status hoisted_rotations_create(hoisted_rotations **out, device *dev, const
         const uint32_t t = h->switched_count++;
         h->position[i] = t;
         h->items[t] = (key_product_item){0, steps[i].key, steps[i].galois_element, t};
+        h->sum_items[t] = (key_product_item){0, steps[i].key, steps[i].galois_element, 0};
         if (steps[i].key > h->key_max) h->key_max = steps[i].key;
     }
     for (uint32_t i = 0, next = h->switched_count; i < count; i++)
         if (steps[i].galois_element == 1) h->position[i] = next++;
     rc = descriptors_upload(&h->items_device, dev, h->items, h->switched_count * sizeof *h->items, err);
+    if (rc != CKKS_OK) goto out;
+    rc = descriptors_upload(&h->sum_items_device, dev, h->sum_items, h->switched_count * sizeof *h->sum_items,
+                            err);
     if (rc != CKKS_OK) goto out;
     *out = h, h = NULL;
 out:
@@ -165,23 +173,24 @@ out:
     return rc;
 }
 
-/* One batch entry: all results at `to`, which advance by result_stride limbs. */
+/* One batch entry: all results at `to`, which advance by result_stride limbs; with is_sum their sum alone. */
 static ckks_status hoist_entry(evaluator *ev, uint64_t *to, uint32_t result_stride,
-                               const hoisted_rotations *h, const ckks_value *a, uint32_t entry,
+                               const hoisted_rotations *h, const ckks_value *a, uint32_t entry, bool is_sum,
                                ckks_error *err) {
     ckks_status rc;
     uint64_t *digits = NULL, *product = NULL;
     const ckks_params *params = evaluator_params(ev);
     const uint32_t level = value_level(a), limbs = level + 1, limbs_qp = limbs + params->p_count;
+    const uint32_t result_count = is_sum ? 1 : h->switched_count;
     const uint64_t n = params_n(params);
     const uint64_t *words = a->words + (uint64_t)entry * 2 * limbs * n;
     if ((rc = launch_mod_up(ev, &digits, words + limbs * n, 0, 1, level, err)) != CKKS_OK) goto out;
-    if ((rc = scratch_acquire(ev, &product, (uint64_t)h->switched_count * 2 * limbs_qp * n, err)) != CKKS_OK)
+    if ((rc = scratch_acquire(ev, &product, (uint64_t)result_count * 2 * limbs_qp * n, err)) != CKKS_OK)
         goto out;
     const kernel_key_product_args product_args = {
         .tables = ev->tables,
         .out = product,
-        .out_count = h->switched_count,
+        .out_count = result_count,
         .level = level,
         .digits = digits,
         .digits_count = 1,
@@ -189,8 +198,8 @@ static ckks_status hoist_entry(evaluator *ev, uint64_t *to, uint32_t result_stri
         .add_stride = 2 * limbs,
         .keys = ev->keys,
         .key_count = ev->key_count,
-        .items = h->items_device,
-        .items_host = h->items,
+        .items = is_sum ? h->sum_items_device : h->items_device,
+        .items_host = is_sum ? h->sum_items : h->items,
         .item_count = h->switched_count,
     };
     if ((rc = device_launch(ev->stream, KERNEL_KEY_PRODUCT, &product_args, err)) != CKKS_OK) goto out;
@@ -199,7 +208,7 @@ static ckks_status hoist_entry(evaluator *ev, uint64_t *to, uint32_t result_stri
         .out = {to, 2, limbs, basis_q(level)},
         .a = {product, 2, limbs_qp, basis_qp(params, level)},
         .add_galois_element = 1,
-        .batch_count = h->switched_count,
+        .batch_count = result_count,
         .out_batch_stride = result_stride,
         .a_batch_stride = 2 * limbs_qp,
     };
@@ -218,7 +227,7 @@ static ckks_status hoist_all(evaluator *ev, uint8_t *memory, const hoisted_rotat
     uint64_t *words = (uint64_t *)(void *)memory;
     if (h->switched_count)
         for (uint32_t i = 0; i < batch && rc == CKKS_OK; i++)
-            rc = hoist_entry(ev, words + (uint64_t)i * stride * n, batch * stride, h, a, i, err);
+            rc = hoist_entry(ev, words + (uint64_t)i * stride * n, batch * stride, h, a, i, false, err);
     for (uint32_t k = h->switched_count; k < h->count && rc == CKKS_OK; k++) {
         ckks_value copy = *a;
         copy.words = (uint64_t *)(void *)(memory + k * a->signature.bytes);
@@ -245,5 +254,31 @@ ckks_status evaluator_rotate_hoisted(evaluator *ev, ckks_value *out, const hoist
         else
             workspace_release(ev->memory, part);
     }
+    return rc;
+}
+
+ckks_status evaluator_sum_hoisted(evaluator *ev, ckks_value *out, const hoisted_rotations *h,
+                                  const ckks_value *a, ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    const uint32_t level = value_level(a), batch = a->signature.batch_count, n = evaluator_n(ev);
+    uint32_t added = 0; /* identity steps so far */
+    memset(out, 0, sizeof *out);
+    if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
+    if (h->switched_count && (rc = key_check(ev, h->key_max, "steps", err)) != CKKS_OK) return rc;
+    if ((rc = value_acquire(ev, &v, 2, batch, level, a->signature.scale, err)) != CKKS_OK) return rc;
+    for (uint32_t i = 0; h->switched_count && i < batch && rc == CKKS_OK; i++)
+        rc = hoist_entry(ev, v.words + (uint64_t)i * value_stride(&v) * n, 0, h, a, i, true, err);
+    if (!h->switched_count) {
+        rc = launch_unary(ev, KERNEL_COPY, value_all(&v, level), value_all(a, level), err);
+        added = 1;
+    }
+    for (; added < h->count - h->switched_count && rc == CKKS_OK; added++)
+        rc = launch_binary(ev, KERNEL_ADD, value_all(&v, level), value_all(&v, level), value_all(a, level),
+                           err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
     return rc;
 }

@@ -71,6 +71,10 @@ static ckks_status run_hoisted(void *context, evaluator *ev, ckks_value *out, ck
     const rotation *t = context;
     return evaluator_rotate_hoisted(ev, out, t->hoisted, &t->a, err);
 }
+static ckks_status run_hoisted_sum(void *context, evaluator *ev, ckks_value *out, ckks_error *err) {
+    const rotation *t = context;
+    return evaluator_sum_hoisted(ev, out, t->hoisted, &t->a, err);
+}
 static ckks_status run_inner_sum(void *context, evaluator *ev, ckks_value *out, ckks_error *err) {
     const rotation *t = context;
     return evaluator_inner_sum(ev, out, &t->a, t->list, t->count, err);
@@ -163,6 +167,40 @@ static void hoisting_launches_do_not_grow_with_the_steps(void **state) {
     free(a);
 }
 
+/* identity steps and repeated ones count as often as they are listed; no step at all that needs a key */
+static void a_hoisted_sum_adds_all_rotations(void **state) {
+    (void)state;
+    const int64_t by[] = {0, 1, 2, -1, 7, 0, 100, 1};
+    double *a = evaluator_fixture_slots(&f, 2, 1);
+    for (uint32_t round = 0; round < 3; round++) {
+        const uint32_t count = round == 2 ? 8 : round + 1; /* the identity; one key; all */
+        rotation t = {0};
+        hoisted_rotations *h = NULL;
+        host_value v;
+        double *expected = evaluator_fixture_slots(&f, 2, 0), *one = evaluator_fixture_slots(&f, 1, 0);
+        for (uint32_t i = 0; i < count; i++) t.list[i] = evaluator_fixture_rotation(&f, by[i]);
+        assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, t.list, count, NULL), CKKS_OK);
+        t.hoisted = h;
+        t.a = evaluator_fixture_encrypt(&f, a, NULL, 2, LEVEL, SCALE);
+        assert_int_equal(evaluator_fixture_run(&f, &v, 1, run_hoisted_sum, &t, NULL), CKKS_OK);
+        for (uint32_t b = 0; b < 2; b++)
+            for (uint32_t i = 0; i < count; i++) {
+                rotated(one, a + b * f.slot_count, by[i]);
+                for (uint32_t k = 0; k < f.slot_count; k++) expected[b * f.slot_count + k] += one[k];
+            }
+        const double error = evaluator_fixture_error(&f, &v, expected, NULL);
+        const double bound = evaluator_fixture_bound(&f, SCALE, 2 * count);
+        print_message("hoisted sum of %u: %u launches, error 2^%.1f, bound 2^%.1f\n", count, f.node_count,
+                      log2(error), log2(bound));
+        assert_true(error < bound);
+        host_value_free(&v);
+        hoisted_rotations_destroy(h);
+        free(expected);
+        free(one);
+    }
+    free(a);
+}
+
 static void an_inner_sum_adds_runs_of_slots(void **state) {
     (void)state;
     double *a = evaluator_fixture_slots(&f, 2, 1), *expected = evaluator_fixture_slots(&f, 2, 0);
@@ -218,6 +256,7 @@ int main(void) {
         cmocka_unit_test(conjugation_negates_imaginary_parts),
         cmocka_unit_test(hoisted_rotations_write_the_words_of_plain_ones),
         cmocka_unit_test(hoisting_launches_do_not_grow_with_the_steps),
+        cmocka_unit_test(a_hoisted_sum_adds_all_rotations),
         cmocka_unit_test(an_inner_sum_adds_runs_of_slots),
         cmocka_unit_test(impossible_steps_are_refused),
     };
