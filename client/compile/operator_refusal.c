@@ -76,8 +76,6 @@ static const refusal_row rows[] = {
     {"ai.onnx.ml.SVMClassifier", "a kernel (RBF, polynomial) needs one product per support vector and an exp",
      "use a linear one (scikit-learn: LinearSVC, or SGDClassifier on Nystroem features with a small network "
      "behind), or train an MLP"},
-    {"ai.onnx.ml.SVMRegressor", "a kernel (RBF, polynomial) needs one product per support vector and an exp",
-     "use a linear one (scikit-learn: LinearSVR), or train an MLP"},
 };
 
 static bool has_prefix(const char *text, const char *prefix) {

@@ -17,10 +17,11 @@ from skl2onnx.common.data_types import FloatTensorType, Int64TensorType, StringT
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (MinMaxScaler, Normalizer, OneHotEncoder, OrdinalEncoder, StandardScaler)
+from sklearn.svm import SVR
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SMALL = os.path.join(HERE, "..", "data", "tables")
@@ -182,6 +183,13 @@ def small():
     model = make_pipeline(SimpleImputer(), StandardScaler(), logistic()).fit(matrix.to_numpy(), y3)
     write(os.path.join(SMALL, "matrix"), "matrix", model, matrix, rows[:50], rows[40:],
           [("X", FloatTensorType([None, 3]))])
+    plain = table[["height", "size", "weight"]].astype(np.float64)
+    target = 0.3 * plain["height"] - plain["size"] + rng.normal(0, 2, n)
+    write(os.path.join(SMALL, "support"), "support", make_pipeline(StandardScaler(), SVR(kernel="linear")).fit(plain, target),
+          plain, rows[:50], rows[40:], types_of(plain))
+    write(os.path.join(SMALL, "descent"), "descent",
+          make_pipeline(StandardScaler(), SGDClassifier(loss="log_loss", random_state=1)).fit(plain, y2), plain, rows[:50],
+          rows[40:], types_of(plain))
 
 
 def main():

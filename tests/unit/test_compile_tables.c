@@ -197,11 +197,11 @@ static void check_folder(const char *folder) {
 }
 
 static void pipelines_predict_as_scikit_learn_does(void **state) {
-    static const char *const folders[] = {"tests/models/credit-pipeline",   "tests/models/pima-diabetes",
-                                          "tests/models/progression",       "tests/data/tables/ordinal",
-                                          "tests/data/tables/refusing",     "tests/data/tables/first_dropped",
-                                          "tests/data/tables/text_imputed", "tests/data/tables/scaled_codes",
-                                          "tests/data/tables/normalised",   "tests/data/tables/matrix"};
+    static const char *const folders[] = {
+        "tests/models/credit-pipeline",   "tests/models/pima-diabetes",     "tests/models/progression",
+        "tests/data/tables/ordinal",      "tests/data/tables/refusing",     "tests/data/tables/first_dropped",
+        "tests/data/tables/text_imputed", "tests/data/tables/scaled_codes", "tests/data/tables/normalised",
+        "tests/data/tables/matrix",       "tests/data/tables/support",      "tests/data/tables/descent"};
     (void)state;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) check_folder(folders[i]);
 }
