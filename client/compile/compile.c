@@ -304,7 +304,7 @@ static ckks_status count_key_bytes(uint64_t *bytes, const plan *p, ckks_error *e
 
 /* under a budget for keys, steps that have none become dearer until few enough are left */
 static ckks_status emit_program(compilation *c, ckks_error *err) {
-    emit_options options = {0};
+    emit_options options = {.is_for_gpu = c->options.is_for_gpu};
     uint64_t bytes = 0, least = UINT64_MAX;
     for (;;) {
         ckks_status rc = program_emit(&c->program, &c->graph, &c->choice, &options, &c->memory, err);

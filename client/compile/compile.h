@@ -111,6 +111,7 @@ typedef struct compile_options {
                             cause; default 0.01 */
     double range_margin; /* how much wider than the calibration rows show polynomials must hold, as a share
                             of the range; default 0.25 */
+    bool is_for_gpu;     /* prefer what a GPU is fast at: fewer, larger steps, for more keys */
     uint64_t key_budget_bytes; /* evaluation keys, as they travel, take at most so much; 0: no limit */
     uint32_t check_rows; /* calibration rows to run encrypted before the package is written; default 8, or
                             as many as three seconds allow, at least two */

@@ -31,6 +31,7 @@ typedef struct emission {
     slot_map *maps; /* [node] */
     emitted_value *values;
     layout_rotations rotations;
+    double shared_cost; /* of a hoisted rotation that several output blocks share */
     emitted_program *out;
 } emission;
 
@@ -202,6 +203,8 @@ typedef struct block_sum {
     plan_value result;
     emitted_layer *row;
     uint32_t value; /* UINT32_MAX: nothing yet */
+    uint32_t
+        *shared; /* [term][input block][block]: parts that were made together; UINT32_MAX: not so. NULL */
 } block_sum;
 
 static ckks_status add_part(uint32_t *sum, emission *e, uint32_t part, const block_sum *b, ckks_error *err) {
@@ -214,6 +217,97 @@ static ckks_status add_part(uint32_t *sum, emission *e, uint32_t part, const blo
     return builder_operation(sum, &e->builder, &add, &b->result, err);
 }
 
+/* ---- blocks of the output that read the same block of the input ---- */
+
+static uint32_t shared_index(const emission *e, const block_sum *b, uint32_t term, uint32_t x_block) {
+    const ir_node *n = &e->graph->nodes[b->number];
+    uint32_t at = x_block;
+    for (uint32_t t = 0; t < term; t++) at += e->maps[n->terms[t].from].block_count;
+    return at * e->maps[b->number].block_count + b->block;
+}
+
+/* one set of hoisted rotations for all `count` matrices; values[k] is the result of matrix k */
+static ckks_status emit_together(uint32_t *values, emission *e, uint32_t x,
+                                 const layout_matrix *const *matrices, uint32_t count, const block_sum *b,
+                                 double scale, ckks_error *err) {
+    const uint32_t capacity = e->rotations.capacity;
+    uint32_t *place = arena_take(e->memory, capacity, sizeof *place), terms = 0; /* of a step, plus one */
+    plan_transform t = {.giant_count = count};
+    for (uint32_t k = 0; k < count; k++) t.term_count += matrices[k]->count;
+    plan_transform_term *term = arena_take(e->memory, t.term_count, sizeof *term);
+    int32_t *babies = arena_take(e->memory, t.term_count, sizeof *babies);
+    t.terms = term, t.baby_steps = babies;
+    t.giant_steps = arena_take(e->memory, count, sizeof *t.giant_steps);
+    if (!place || !term || !babies || !t.giant_steps) return NO_MEMORY(err);
+    for (uint32_t k = 0; k < count; k++)
+        for (uint32_t d = 0; d < matrices[k]->count; d++, terms++) {
+            const layout_diagonal *diagonal = &matrices[k]->diagonals[d];
+            if (!place[diagonal->step]) {
+                babies[t.baby_count] = (int32_t)diagonal->step;
+                place[diagonal->step] = ++t.baby_count;
+                layout_mark(&e->rotations, diagonal->step);
+            }
+            term[terms] = (plan_transform_term){.giant = k, .baby = place[diagonal->step] - 1};
+            const ckks_status rc = add_diagonal(&term[terms].plain, e, matrices[k], diagonal, 0,
+                                                b->result.level + 1, true, scale, err);
+            if (rc != CKKS_OK) return rc;
+        }
+    b->row->diagonals += terms;
+    b->row->babies += nonzero_count(babies, t.baby_count);
+    plan_operation op = {.kind = PLAN_LINEAR_TRANSFORM,
+                         .a = x,
+                         .with_rescale = true,
+                         .source = e->graph->nodes[b->number].source};
+    const ckks_status rc = builder_transform(&op.transform, &e->builder, &t, err);
+    return rc == CKKS_OK ? builder_operations(values, count, &e->builder, &op, &b->result, err) : rc;
+}
+
+/* the parts of all output blocks that come from one block of a term's input, if that is cheaper together */
+static ckks_status share_block(emission *e, block_sum *b, uint32_t term, uint32_t x_block, ckks_error *err) {
+    arena scratch = {0};
+    const ir_node *n = &e->graph->nodes[b->number];
+    const uint32_t from = n->terms[term].from, blocks = e->maps[b->number].block_count;
+    uint32_t count = 0, x;
+    bool is_cheaper = false;
+    layout_matrix *made = arena_take(&scratch, blocks, sizeof *made);
+    const layout_matrix **matrices = arena_take(&scratch, blocks, sizeof *matrices);
+    uint32_t *block = arena_take(&scratch, blocks, sizeof *block);
+    uint32_t *values = arena_take(&scratch, blocks, sizeof *values);
+    ckks_status rc = made && matrices && block && values ? CKKS_OK : NO_MEMORY(err);
+    for (uint32_t k = 0; k < blocks && rc == CKKS_OK; k++) {
+        rc = layout_create(&made[k], n->terms[term].matrix, &e->maps[b->number], k, &e->maps[from], x_block,
+                           &scratch, err);
+        if (rc == CKKS_OK && made[k].count && !is_elementwise(&made[k]))
+            matrices[count] = &made[k], block[count++] = k;
+    }
+    if (rc == CKKS_OK && count > 1)
+        rc = layout_is_cheaper_together(&is_cheaper, matrices, count, e->shared_cost, &e->rotations, err);
+    if (rc == CKKS_OK && is_cheaper) rc = value_at_level(&x, e, from, x_block, b->result.level + 1, err);
+    if (rc == CKKS_OK && is_cheaper)
+        rc = emit_together(values, e, x, matrices, count, b, b->scales[term], err);
+    for (uint32_t k = 0; k < count && rc == CKKS_OK && is_cheaper; k++) {
+        b->block = block[k];
+        b->shared[shared_index(e, b, term, x_block)] = values[k];
+    }
+    arena_fini(&scratch);
+    return rc;
+}
+
+static ckks_status share_blocks(emission *e, block_sum *b, ckks_error *err) {
+    const ir_node *n = &e->graph->nodes[b->number];
+    uint64_t places = 0;
+    ckks_status rc = CKKS_OK;
+    for (uint32_t t = 0; t < n->term_count; t++) places += e->maps[n->terms[t].from].block_count;
+    places *= e->maps[b->number].block_count;
+    if (e->maps[b->number].block_count < 2) return CKKS_OK;
+    if (!(b->shared = arena_take(e->memory, places, sizeof *b->shared))) return NO_MEMORY(err);
+    for (uint64_t i = 0; i < places; i++) b->shared[i] = UINT32_MAX;
+    for (uint32_t t = 0; t < n->term_count; t++)
+        for (uint32_t k = 0; k < e->maps[n->terms[t].from].block_count && rc == CKKS_OK; k++)
+            rc = share_block(e, b, t, k, err);
+    return rc;
+}
+
 /* what block x_block of a term's input adds; `keep_zero`: also if that is nothing */
 static ckks_status emit_part(uint32_t *sum, emission *e, const block_sum *b, uint32_t term, uint32_t x_block,
                              bool keep_zero, ckks_error *err) {
@@ -221,7 +315,8 @@ static ckks_status emit_part(uint32_t *sum, emission *e, const block_sum *b, uin
     const uint32_t from = n->terms[term].from;
     arena scratch = {0};
     layout_matrix m;
-    uint32_t x = 0, part = 0;
+    uint32_t x = 0, part = b->shared ? b->shared[shared_index(e, b, term, x_block)] : UINT32_MAX;
+    if (part != UINT32_MAX) return add_part(sum, e, part, b, err);
     ckks_status rc = layout_create(&m, n->terms[term].matrix, &e->maps[b->number], b->block, &e->maps[from],
                                    x_block, &scratch, err);
     if (rc != CKKS_OK || (!m.count && !keep_zero)) goto out;
@@ -334,6 +429,7 @@ static ckks_status emit_linear(emission *e, uint32_t number, emitted_layer *row,
     const double q = (double)e->params->prime[b.result.level + 1];
     if (!scales) return NO_MEMORY(err);
     ckks_status rc = meet_scales(&b.result.scale, scales, e, n, q, wanted_scale(e, number), err);
+    if (rc == CKKS_OK) rc = share_blocks(e, &b, err);
     for (uint32_t k = 0; k < e->maps[number].block_count && rc == CKKS_OK; k++) {
         b.block = k, b.value = UINT32_MAX;
         rc = emit_block(&e->values[number].values[k], e, &b, err);
@@ -474,6 +570,7 @@ ckks_status program_emit(emitted_program *out, const ir_graph *g, const paramete
     e.values = arena_take(memory, g->count, sizeof *e.values);
     out->layers = arena_take(memory, g->count, sizeof *out->layers);
     e.rotations.key_cost = options && options->key_cost > 0 ? options->key_cost : LAYOUT_KEY_COST;
+    e.shared_cost = options && options->is_for_gpu ? LAYOUT_SHARED_COST_GPU : LAYOUT_SHARED_COST_CPU;
     e.rotations.capacity = params_slot_count_max(e.params);
     e.rotations.is_used = arena_take(memory, e.rotations.capacity, 1);
     if (!e.levels || !e.maps || !e.values || !out->layers || !e.rotations.is_used) return NO_MEMORY(err);

@@ -43,6 +43,7 @@ typedef struct emitted_program {
 /* What emission may spend. Zero: the default. */
 typedef struct emit_options {
     double key_cost; /* of a rotation that needs a key of its own, in hoisted rotations */
+    bool is_for_gpu; /* fewer, larger kernels, and more keys for them */
 } emit_options;
 
 /* program_cost measures what the program would cost with these parameters, to compare sets: nothing is

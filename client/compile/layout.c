@@ -212,6 +212,32 @@ out:
     return rc;
 }
 
+ckks_status layout_is_cheaper_together(bool *is_cheaper, const layout_matrix *const *matrices, uint32_t count,
+                                       double hoisted_cost, const layout_rotations *rotations,
+                                       ckks_error *err) {
+    arena scratch = {0};
+    ckks_status rc = CKKS_OK;
+    double apart = 0, together = LAYOUT_TRANSFORM_COST;
+    layout_rotations then = *rotations; /* what splits of their own would have marked so far */
+    uint8_t *is_read = arena_take(&scratch, then.capacity, 1);
+    then.is_used = arena_take(&scratch, then.capacity, 1);
+    if (!is_read || !then.is_used) rc = NO_MEMORY(err);
+    for (uint32_t i = 0; i < then.capacity && rc == CKKS_OK; i++) then.is_used[i] = rotations->is_used[i];
+    for (uint32_t k = 0; k < count && rc == CKKS_OK; k++) {
+        layout_split split = {0};
+        rc = layout_choose_split(&split, matrices[k], &then, &scratch, err);
+        apart += split.cost + LAYOUT_TRANSFORM_COST;
+        for (uint32_t d = 0; d < matrices[k]->count; d++) {
+            const uint32_t step = matrices[k]->diagonals[d].step;
+            if (!is_read[step]) together += rotation_cost((int32_t)step, hoisted_cost, rotations);
+            is_read[step] = 1;
+        }
+    }
+    *is_cheaper = rc == CKKS_OK && together < apart;
+    arena_fini(&scratch);
+    return rc;
+}
+
 /* ---- what a matrix would cost ---- */
 
 /* sets of steps, one for each pair of blocks */

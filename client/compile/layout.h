@@ -86,6 +86,16 @@ typedef struct layout_rotations {
 ckks_status layout_choose_split(layout_split *out, const layout_matrix *m, layout_rotations *rotations,
                                 arena *memory, ckks_error *err);
 
+/* layout_is_cheaper_together: should the matrices, which all read the same ciphertext, share one set of
+ * hoisted rotations (one for each step that occurs, no giant steps) rather than be split each for itself?
+ * hoisted_cost is what such a rotation costs: on a CPU several times the usual, since the set does not fit
+ * its caches. */
+#define LAYOUT_SHARED_COST_CPU 4.0
+#define LAYOUT_SHARED_COST_GPU 0.5 /* fewer, larger kernels */
+ckks_status layout_is_cheaper_together(bool *is_cheaper, const layout_matrix *const *matrices, uint32_t count,
+                                       double hoisted_cost, const layout_rotations *rotations,
+                                       ckks_error *err);
+
 /* layout_cost: what the matrix costs between the maps, without building it: diagonals and rotations of all
  * pairs of blocks, and folding. INFINITY, sooner, where it is more than `limit`. */
 ckks_status layout_cost(double *cost, const sparse *m, const slot_map *y, const slot_map *x,

@@ -43,15 +43,22 @@ ckks_status builder_matrix(uint32_t *out, plan_builder *b, const plan_matrix *ma
     return append(out, b, &b->matrices, matrix, sizeof *matrix, "matrices", err);
 }
 
-ckks_status builder_operation(uint32_t *out, plan_builder *b, const plan_operation *operation,
-                              const plan_value *result, ckks_error *err) {
+ckks_status builder_operations(uint32_t *out, uint32_t count, plan_builder *b,
+                               const plan_operation *operation, const plan_value *result, ckks_error *err) {
     plan_operation made = *operation;
     uint32_t number;
-    made.output_count = 1;
-    const ckks_status rc = builder_value(&made.first_output, b, result, err);
-    if (rc != CKKS_OK) return rc;
-    *out = made.first_output;
+    for (uint32_t k = 0; k < count; k++) {
+        const ckks_status rc = builder_value(&out[k], b, result, err);
+        if (rc != CKKS_OK) return rc;
+    }
+    made.first_output = out[0];
+    made.output_count = count;
     return append(&number, b, &b->operations, &made, sizeof made, "operations", err);
+}
+
+ckks_status builder_operation(uint32_t *out, plan_builder *b, const plan_operation *operation,
+                              const plan_value *result, ckks_error *err) {
+    return builder_operations(out, 1, b, operation, result, err);
 }
 
 const plan_value *builder_get(const plan_builder *b, uint32_t value) {

@@ -28,6 +28,9 @@ ckks_status builder_matrix(uint32_t *out, plan_builder *b, const plan_matrix *ma
 /* builder_operation adds the operation and its single output value; *out is that value. */
 ckks_status builder_operation(uint32_t *out, plan_builder *b, const plan_operation *operation,
                               const plan_value *result, ckks_error *err);
+/* builder_operations adds one operation with `count` outputs that are all like *result; out[count]. */
+ckks_status builder_operations(uint32_t *out, uint32_t count, plan_builder *b,
+                               const plan_operation *operation, const plan_value *result, ckks_error *err);
 const plan_value *builder_get(const plan_builder *b, uint32_t value);
 void plan_builder_finish(plan *out, const plan_builder *b, uint32_t input_count);
 

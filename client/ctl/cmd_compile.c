@@ -27,6 +27,7 @@ enum {
     OPTION_KEY_BUDGET,
     OPTION_COMPATIBLE_WITH,
     OPTION_PREDICT,
+    OPTION_TUNE,
     OPTION_LAYOUT,
     OPTION_BATCH,
     OPTION_OPERATORS
@@ -47,6 +48,8 @@ static const struct argp_option options[] = {
      "how much wider than the rows show inputs may be (default 0.25)", 0},
     {"check-rows", OPTION_CHECK_ROWS, "N", 0,
      "rows to run encrypted before the package is written (default 8)", 0},
+    {"tune", OPTION_TUNE, "cpu|gpu", 0,
+     "the server's device (default cpu); either runs the package, a GPU likes fewer and larger steps", 0},
     {"key-budget", OPTION_KEY_BUDGET, "MIB", 0,
      "let the clients' evaluation keys take at most so many MiB, for slower rotations", 0},
     {"compatible-with", OPTION_COMPATIBLE_WITH, "FILE", 0,
@@ -112,6 +115,11 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case OPTION_CHECK_ROWS:
         a->options.check_rows = integer(state, argument, 1, 100000, "check-rows");
+        return 0;
+    case OPTION_TUNE:
+        a->options.is_for_gpu = strcmp(argument, "gpu") == 0;
+        if (!a->options.is_for_gpu && strcmp(argument, "cpu") != 0)
+            argp_error(state, "--tune takes cpu or gpu");
         return 0;
     case OPTION_KEY_BUDGET:
         a->options.key_budget_bytes = (uint64_t)(real(state, argument, 1e6, "key-budget") * (1 << 20));

@@ -114,6 +114,9 @@ ckks_status evaluator_sum_hoisted(evaluator *ev, ckks_value *out, const hoisted_
  *   acc0  sum over g of rot_g(V_g.0) + KP_g.0
  *   acc1  sum over g of KP_g.1;  for g = 0 V_0.1 itself
  *   y     mod_down(acc)
+ *
+ * Several giants that are all the identity make a transform of several results, one for each giant, which
+ * share the baby steps: y_g = mod_down(V_g). Each needs a term.
  */
 typedef struct linear_transform_term {
     uint32_t giant, baby; /* indices into giants and babies */
@@ -129,6 +132,9 @@ ckks_status linear_transform_create(linear_transform **out, device *dev, const c
 void linear_transform_destroy(linear_transform *lt);
 ckks_status evaluator_linear_transform(evaluator *ev, ckks_value *out, const linear_transform *lt,
                                        const ckks_value *a, ckks_error *err);
+/* the results of a transform of several, in out[out_count] */
+ckks_status evaluator_linear_transform_many(evaluator *ev, ckks_value *out, uint32_t out_count,
+                                            const linear_transform *lt, const ckks_value *a, ckks_error *err);
 
 /* Polynomial in the Chebyshev basis by its schedule (chebyshev.h), whose level and scale `a` must have bit
  * for bit. relin_key is not used when the plan has no product. */

@@ -16,6 +16,7 @@ struct linear_transform {
     uint32_t level;
     bool with_rescale;
     double plain_scale;
+    uint32_t result_count; /* more than one: a result for each giant */
     uint32_t key_max;
     uint32_t baby_count, baby_switched; /* babies in use; those that need a key */
     uint32_t giant_count, giant_switched;
@@ -46,6 +47,13 @@ typedef struct transform_input {
     uint32_t baby_count, giant_count, term_count;
 } transform_input;
 
+/* several giants, none of which rotates */
+static bool has_many_results(const transform_input *in) {
+    for (uint32_t i = 0; i < in->giant_count; i++)
+        if (in->giants[i].galois_element != 1) return false;
+    return in->giant_count > 1;
+}
+
 static ckks_status input_check(const transform_input *in, const ckks_params *params, uint32_t level,
                                bool with_rescale, ckks_error *err) {
     ckks_status rc;
@@ -58,7 +66,8 @@ static ckks_status input_check(const transform_input *in, const ckks_params *par
                               in->baby_count, in->giant_count, LINEAR_TRANSFORM_TERMS_MAX,
                               LINEAR_TRANSFORM_STEPS_MAX);
     if ((rc = steps_check(params, in->babies, in->baby_count, true, "babies", err)) != CKKS_OK) return rc;
-    if ((rc = steps_check(params, in->giants, in->giant_count, true, "giants", err)) != CKKS_OK) return rc;
+    rc = steps_check(params, in->giants, in->giant_count, !has_many_results(in), "giants", err);
+    if (rc != CKKS_OK) return rc;
     for (uint32_t i = 0; i < in->term_count; i++)
         if (in->terms[i].baby >= in->baby_count || in->terms[i].giant >= in->giant_count ||
             !in->terms[i].plain)
@@ -172,9 +181,14 @@ ckks_status linear_transform_create(linear_transform **out, device *dev, const c
     lt->dev = dev;
     lt->level = level;
     lt->with_rescale = with_rescale;
+    lt->result_count = has_many_results(&in) ? giant_count : 1;
     lt->plain_scale = plain_scale;
     lt->term_count = term_count;
     if ((rc = fill(lt, &in, err)) != CKKS_OK) goto out;
+    if (lt->result_count > 1 && lt->giant_count != giant_count) {
+        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "terms", "a result of several has no term");
+        goto out;
+    }
     if ((rc = upload(lt, err)) != CKKS_OK) goto out;
     *out = lt, lt = NULL;
 out:
@@ -343,6 +357,20 @@ out:
     return rc;
 }
 
+/* sums of diagonals, or of giant steps -> value entry */
+static ckks_status close_entry(evaluator *ev, const ckks_value *out, const transform_shape *shape,
+                               uint64_t *acc, uint32_t entry, ckks_error *err) {
+    const linear_transform *lt = shape->lt;
+    kernel_mod_down_args down = {
+        .out = value_entry(out, entry, value_level(out), (uint32_t)shape->n),
+        .a = {acc, 2, shape->limbs_qp, basis_qp(shape->params, lt->level)},
+        .add_galois_element = 1,
+        .batch_count = 1,
+        .with_rescale = lt->with_rescale,
+    };
+    return launch_mod_down(ev, &down, err);
+}
+
 static ckks_status transform_entry(evaluator *ev, const ckks_value *out, const transform_shape *shape,
                                    const ckks_value *a, uint32_t entry, ckks_error *err) {
     ckks_status rc;
@@ -352,15 +380,13 @@ static ckks_status transform_entry(evaluator *ev, const ckks_value *out, const t
     if ((rc = baby_steps(ev, &steps, shape, words, err)) != CKKS_OK) goto out;
     if ((rc = diagonal_sums(ev, &sums, shape, steps, err)) != CKKS_OK) goto out;
     scratch_release(ev, &steps);
+    if (lt->result_count > 1) {
+        for (uint32_t k = 0; k < lt->result_count && rc == CKKS_OK; k++)
+            rc = close_entry(ev, &out[k], shape, sums + k * shape->pair_words, entry, err);
+        goto out;
+    }
     if ((rc = giant_steps(ev, &acc, shape, &sums, err)) != CKKS_OK) goto out;
-    kernel_mod_down_args down = {
-        .out = value_entry(out, entry, value_level(out), (uint32_t)shape->n),
-        .a = {acc, 2, shape->limbs_qp, basis_qp(shape->params, lt->level)},
-        .add_galois_element = 1,
-        .batch_count = 1,
-        .with_rescale = lt->with_rescale,
-    };
-    rc = launch_mod_down(ev, &down, err);
+    rc = close_entry(ev, out, shape, acc, entry, err);
 out:
     scratch_release(ev, &steps);
     scratch_release(ev, &sums);
@@ -368,13 +394,16 @@ out:
     return rc;
 }
 
-ckks_status evaluator_linear_transform(evaluator *ev, ckks_value *out, const linear_transform *lt,
-                                       const ckks_value *a, ckks_error *err) {
+ckks_status evaluator_linear_transform_many(evaluator *ev, ckks_value *out, uint32_t out_count,
+                                            const linear_transform *lt, const ckks_value *a,
+                                            ckks_error *err) {
     ckks_status rc;
-    ckks_value v = {0};
     const ckks_params *params = evaluator_params(ev);
-    memset(out, 0, sizeof *out);
+    memset(out, 0, out_count * sizeof *out);
     if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
+    if (out_count != lt->result_count)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "out_count", "%u results, the transform has %u",
+                              out_count, lt->result_count);
     if (value_level(a) != lt->level)
         return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "limb_count",
                               "the transform is made for level %u, the value is at level %u", lt->level,
@@ -386,13 +415,16 @@ ckks_status evaluator_linear_transform(evaluator *ev, ckks_value *out, const lin
                                    limbs_qp, params_n(params), 2 * (uint64_t)limbs_qp * params_n(params)};
     double scale = a->signature.scale * lt->plain_scale;
     if (lt->with_rescale) scale = scale_rescaled(params, scale, lt->level);
-    rc = value_acquire(ev, &v, 2, a->signature.batch_count, lt->level - (lt->with_rescale ? 1 : 0), scale,
-                       err);
+    for (uint32_t k = 0; k < out_count && rc == CKKS_OK; k++)
+        rc = value_acquire(ev, &out[k], 2, a->signature.batch_count, lt->level - (lt->with_rescale ? 1 : 0),
+                           scale, err);
     for (uint32_t i = 0; i < a->signature.batch_count && rc == CKKS_OK; i++)
-        rc = transform_entry(ev, &v, &shape, a, i, err);
-    if (rc == CKKS_OK)
-        *out = v;
-    else
-        evaluator_release(ev, &v);
+        rc = transform_entry(ev, out, &shape, a, i, err);
+    for (uint32_t k = 0; k < out_count && rc != CKKS_OK; k++) evaluator_release(ev, &out[k]);
     return rc;
+}
+
+ckks_status evaluator_linear_transform(evaluator *ev, ckks_value *out, const linear_transform *lt,
+                                       const ckks_value *a, ckks_error *err) {
+    return evaluator_linear_transform_many(ev, out, 1, lt, a, err);
 }

@@ -381,6 +381,21 @@ static ckks_status need_distinct_steps(walk *w, const int32_t *steps, uint32_t c
     return rc;
 }
 
+/* a transform of several outputs: one for each giant step, none of which rotates, none empty */
+static ckks_status need_outputs(const walk *w, const plan_transform *t) {
+    const plan_operation *op = current(w);
+    if (op->output_count != t->giant_count)
+        return refuse(w, CKKS_MALFORMED, "%u outputs of %u giant steps", op->output_count, t->giant_count);
+    for (uint32_t g = 0; g < t->giant_count; g++) {
+        uint32_t k = 0;
+        if (t->giant_steps[g] != 0)
+            return refuse(w, CKKS_MALFORMED, "giant step %u of several outputs rotates", g);
+        while (k < t->term_count && t->terms[k].giant != g) k++;
+        if (k == t->term_count) return refuse(w, CKKS_MALFORMED, "output %u has no term", g);
+    }
+    return CKKS_OK;
+}
+
 static ckks_status expect_transform(walk *w, plan_value *out, const plan_value *a) {
     ckks_status rc;
     const plan_operation *op = current(w);
@@ -394,7 +409,9 @@ static ckks_status expect_transform(walk *w, plan_value *out, const plan_value *
     if ((rc = expect_two(w, a)) != CKKS_OK) return rc;
     if ((rc = need_key_switching(w)) != CKKS_OK) return rc;
     if ((rc = need_distinct_steps(w, t->baby_steps, t->baby_count, a->level)) != CKKS_OK) return rc;
-    if ((rc = need_distinct_steps(w, t->giant_steps, t->giant_count, a->level)) != CKKS_OK) return rc;
+    rc = op->output_count > 1 ? need_outputs(w, t)
+                              : need_distinct_steps(w, t->giant_steps, t->giant_count, a->level);
+    if (rc != CKKS_OK) return rc;
     out->scale = a->scale * first->scale;
     return op->with_rescale ? drop_prime(w, out) : CKKS_OK;
 }
@@ -522,7 +539,9 @@ static ckks_status compare_output(const walk *w, uint32_t number, const plan_val
 static ckks_status check_operation(walk *w) {
     ckks_status rc = CKKS_OK;
     const plan_operation *op = current(w);
-    const uint32_t outputs = op->kind == PLAN_ROTATE_HOISTED ? op->step_count : 1;
+    const uint32_t outputs = op->kind == PLAN_ROTATE_HOISTED                             ? op->step_count
+                             : op->kind == PLAN_LINEAR_TRANSFORM && op->output_count > 1 ? op->output_count
+                                                                                         : 1;
     plan_value expected;
     if (!op->source) return refuse(w, CKKS_MALFORMED, "its source is absent");
     if (op->first_output != w->value_next || op->output_count != outputs || outputs == 0 ||

@@ -39,7 +39,7 @@ typedef enum plan_operation_kind {
     PLAN_ROTATE_HOISTED,    /* a, steps[...]: one output per step */
     PLAN_CONJUGATE,         /* a */
     PLAN_INNER_SUM,         /* a, steps[...]: out = a; for each step: out += rotate(out, step) */
-    PLAN_LINEAR_TRANSFORM,  /* a, transform, with_rescale */
+    PLAN_LINEAR_TRANSFORM,  /* a, transform, with_rescale; several outputs: one per giant step, each 0 */
     PLAN_CHEBYSHEV,         /* a, polynomial */
     PLAN_MATRIX_PRODUCT,    /* a (batch), matrix */
     PLAN_RERANDOMISE,       /* a, flood_bits */

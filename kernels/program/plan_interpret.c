@@ -39,12 +39,13 @@ static void clenshaw(double *x, const plan_polynomial *polynomial, uint32_t coun
     }
 }
 
-/* y = sum_g rot_g( sum_b plain[g][b] * rot_b(x) ); scratch: rotated x, then the inner sum */
-static void transform(double *y, const double *x, const plan *p, const plan_transform *t, uint32_t count,
-                      double *scratch) {
+/* y = sum_g rot_g( sum_b plain[g][b] * rot_b(x) ) over giants first .. end - 1; scratch: rotated x, then the
+ * inner sum */
+static void transform(double *y, const double *x, const plan *p, const plan_transform *t, uint32_t first,
+                      uint32_t end, uint32_t count, double *scratch) {
     double *rotated = scratch, *inner = scratch + count;
     memset(y, 0, count * sizeof *y);
-    for (uint32_t g = 0; g < t->giant_count; g++) {
+    for (uint32_t g = first; g < end; g++) {
         memset(inner, 0, count * sizeof *inner);
         for (uint32_t k = 0; k < t->term_count; k++) {
             if (t->terms[k].giant != g) continue;
@@ -145,7 +146,9 @@ static ckks_status run_operation(interpreter *t, uint32_t index, ckks_error *err
                 inner_sum(x, op, count, t->scratch);
                 break;
             case PLAN_LINEAR_TRANSFORM:
-                transform(x, in, p, &p->transforms[op->transform], count, t->scratch);
+                transform(x, in, p, &p->transforms[op->transform], op->output_count > 1 ? o : 0,
+                          op->output_count > 1 ? o + 1 : p->transforms[op->transform].giant_count, count,
+                          t->scratch);
                 break;
             case PLAN_CHEBYSHEV:
                 clenshaw(x, &p->polynomials[op->polynomial], count);

@@ -49,7 +49,9 @@ static ckks_status run_operation(evaluator *ev, const workload *w, uint32_t inde
     case PLAN_INNER_SUM:
         return inner_sum(ev, out, a, o, err);
     case PLAN_LINEAR_TRANSFORM:
-        return evaluator_linear_transform(ev, out, o->transform, a, err);
+        return op->output_count > 1
+                   ? evaluator_linear_transform_many(ev, out, op->output_count, o->transform, a, err)
+                   : evaluator_linear_transform(ev, out, o->transform, a, err);
     case PLAN_CHEBYSHEV:
         return evaluator_chebyshev(ev, out, o->polynomial, a, o->key, err);
     case PLAN_MATRIX_PRODUCT:

@@ -341,6 +341,55 @@ static void dear_keys_make_fewer_of_them(void **state) {
     arena_fini(&memory);
 }
 
+/* output blocks that share hoisted rotations, for a GPU */
+static void blocks_may_share_their_rotations(void **state) {
+    (void)state;
+    arena memory = {0};
+    ir_graph g;
+    prng r;
+    built b;
+    uint32_t rotations[2], operations[2];
+    prng_init(&r, 50);
+    ir_init(&g, &memory);
+    uint32_t at = linear(&g, image(&g, (shape){1, 1, 600}), dense_matrix(&memory, 40, 600, &r), &r);
+    at = product(&g, at, at);
+    g.output = linear(&g, at, dense_matrix(&memory, 1200, 40, &r), &r);
+    build(&b, &g, 10, &r);
+    for (int i = 0; i < 2; i++) {
+        ckks_error err = {0};
+        const emit_options options = {.is_for_gpu = i == 1};
+        CHECK_STATUS(program_emit(&b.program, &g, &b.choice, &options, &memory, &err), CKKS_OK);
+        b.program.plan.is_insecure = true;
+        check_program(&b);
+        rotations[i] = b.program.rotation_count;
+        operations[i] = b.program.plan.operation_count;
+    }
+    print_message("  %u rotations in %u operations, or %u in %u\n", rotations[0], operations[0], rotations[1],
+                  operations[1]);
+    assert_true(operations[1] < operations[0]);
+    /* a plan that claims another number of outputs, or rotates one of them, is refused */
+    plan *p = &b.program.plan;
+    plan_operation *many = NULL;
+    for (uint32_t k = 0; k < p->operation_count; k++)
+        if (p->operations[k].kind == PLAN_LINEAR_TRANSFORM && p->operations[k].output_count > 1)
+            many = (plan_operation *)(uintptr_t)&p->operations[k];
+    assert_non_null(many);
+    const plan_transform *t = &p->transforms[many->transform];
+    int32_t *steps = (int32_t *)(uintptr_t)t->giant_steps;
+    ckks_error err = {0};
+    key_requirement *keys;
+    uint32_t count;
+    steps[1] = 3;
+    CHECK_STATUS(plan_key_requirements(p, &keys, &count, &err), CKKS_MALFORMED);
+    steps[1] = 0;
+    many->output_count--;
+    CHECK_STATUS(plan_key_requirements(p, &keys, &count, &err), CKKS_MALFORMED);
+    many->output_count++;
+    CHECK_STATUS(plan_key_requirements(p, &keys, &count, &err), CKKS_OK);
+    free(keys);
+    arena_fini(&memory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strided_convolution_needs_one_diagonal_for_each_place_of_its_kernel),
@@ -349,6 +398,7 @@ int main(void) {
         cmocka_unit_test(branches_meet_in_one_layout),
         cmocka_unit_test(gathers_and_elementwise_layers_need_no_rotation),
         cmocka_unit_test(dear_keys_make_fewer_of_them),
+        cmocka_unit_test(blocks_may_share_their_rotations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -458,6 +458,61 @@ static ckks_status run_product(void *context, evaluator *ev, ckks_value *out, ck
     return evaluator_matrix_product(ev, out, &t->a, t->weight, NULL, t->rows, t->scale, err);
 }
 
+static ckks_status run_many(void *context, evaluator *ev, ckks_value *out, ckks_error *err) {
+    const transform *t = context;
+    return evaluator_linear_transform_many(ev, out, t->giant_count, t->made, &t->a, err);
+}
+
+/* several giants that do not rotate: as many results, each with the words of a transform of its own */
+static void results_that_share_baby_steps_have_the_words_of_each_alone(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    transform *t = transform_new(64, true);
+    t->baby_steps[0] = 0, t->baby_steps[1] = 1, t->baby_steps[2] = -3, t->baby_steps[3] = 8;
+    t->baby_count = 4, t->giant_count = 3;
+    for (uint32_t i = 0; i < 12; i++)
+        if (i % 5 != 3) add_term(t, i / 4, i % 4);
+    assert_int_equal(make(t, &err), CKKS_OK);
+    double *x = evaluator_fixture_slots(&f, 2, 1);
+    t->a = evaluator_fixture_encrypt(&f, x, NULL, 2, t->level, SCALE);
+    host_value many[3];
+    assert_int_equal(evaluator_fixture_run(&f, many, 3, run_many, t, &err), CKKS_OK);
+    for (uint32_t g = 0; g < 3; g++) {
+        transform *alone = transform_new(64, true);
+        host_value one;
+        memcpy(alone->baby_steps, t->baby_steps, sizeof t->baby_steps);
+        alone->baby_count = 4, alone->giant_count = 1;
+        for (uint32_t i = 0; i < t->term_count; i++) {
+            if (t->terms[i].giant != g) continue;
+            alone->terms[alone->term_count] = t->terms[i];
+            alone->terms[alone->term_count++].giant = 0;
+        }
+        assert_int_equal(make(alone, &err), CKKS_OK);
+        alone->a = t->a;
+        assert_int_equal(evaluator_fixture_run(&f, &one, 1, run, alone, &err), CKKS_OK);
+        assert_true(one.signature.scale == many[g].signature.scale);
+        assert_int_equal(one.signature.bytes, many[g].signature.bytes);
+        assert_memory_equal(one.words, many[g].words, one.signature.bytes);
+        host_value_free(&one);
+        host_value_free(&many[g]);
+        linear_transform_destroy(alone->made);
+        free(alone);
+    }
+    /* asked for another number of results, or with a result that has no term */
+    ckks_value out[3];
+    assert_int_equal(evaluator_linear_transform_many(
+                         &(evaluator){.stream = f.on.stream, .tables = f.on.tables, .context = f.on.context},
+                         out, 2, t->made, &t->a, &err),
+                     CKKS_INVALID_ARGUMENT);
+    linear_transform_destroy(t->made);
+    t->made = NULL, t->giant_count = 4;
+    err = (ckks_error){0};
+    assert_int_equal(make(t, &err), CKKS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "terms");
+    free(t);
+    free(x);
+}
+
 static void a_matrix_times_a_batch_of_ciphertexts(void **state) {
     (void)state;
     enum { ROWS = 3, COLUMNS = 5 };
@@ -504,6 +559,7 @@ int main(void) {
         cmocka_unit_test(a_value_of_another_level_is_refused),
         cmocka_unit_test(a_transform_that_cannot_be_uploaded_leaves_nothing),
         cmocka_unit_test(a_transform_writes_the_words_of_its_definition),
+        cmocka_unit_test(results_that_share_baby_steps_have_the_words_of_each_alone),
         cmocka_unit_test(a_matrix_times_a_batch_of_ciphertexts),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
