@@ -1,5 +1,6 @@
 /* ckksctl infer: the whole way of a row, there and back. */
 #include "client/ctl/infer.h"
+#include "client/ctl/ranges.h"
 
 #include "kernels/base/bytes.h"
 
@@ -291,7 +292,10 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
     if ((rc = ctl_model(&model, connection, o, a->model, a->is_pinned ? a->pin : NULL, err)) != CKKS_OK)
         goto out;
     if ((rc = rows_load(&data, model, &a->source, o, err)) != CKKS_OK) goto out;
-    if ((rc = infer_check_rows(model, &data, err)) != CKKS_OK) goto out;
+    if ((rc = infer_check_rows(model, &data, err)) != CKKS_OK) {
+        if (rc == CKKS_OUT_OF_RANGE && !o->json && !o->quiet) range_tell(model, &data);
+        goto out;
+    }
     if ((rc = keys_load(&k, a, model, err)) != CKKS_OK) goto out;
     if (a->reference &&
         (rc = clear_polynomial(&clear, model, &data, a->reference, o->allow_insecure, err)) != CKKS_OK)

@@ -174,6 +174,18 @@ static ckks_status compile(trial *t, arguments *a, ckks_error *err) {
         calibration_load(&t->calibration, t->original, a->calibration ? a->calibration : a->study.source.path,
                          a->study.source.label_column, &a->common, err);
     if (rc != CKKS_OK) return rc;
+    if (!a->calibration) { /* what is wrong with the rows and labels, before the slow part */
+        rc = rows_check_labels(&a->study.source, t->calibration.view.row_count, err);
+    } else {
+        calibration_rows data;
+        rc = calibration_load(&data, t->original, a->study.source.path, a->study.source.label_column,
+                              &a->common, err);
+        if (rc == CKKS_OK) {
+            rc = rows_check_labels(&a->study.source, data.view.row_count, err);
+            calibration_fini(&data);
+        }
+    }
+    if (rc != CKKS_OK) return rc;
     a->compile.calibration = t->calibration.view;
     if (a->compile.calibration.row_count > CALIBRATION_ROWS_MAX)
         a->compile.calibration.row_count = CALIBRATION_ROWS_MAX;

@@ -172,8 +172,7 @@ void range_print(FILE *to, const range_report *report, uint64_t row_count) {
         return;
     }
     if (report->outside_count)
-        fprintf(to,
-                "ranges       %llu of %llu rows are outside of what the model was made for and left out\n",
+        fprintf(to, "ranges       %llu of %llu rows are outside of what the model was made for\n",
                 (unsigned long long)report->outside_count, (unsigned long long)row_count);
     else
         fprintf(
@@ -187,6 +186,13 @@ void range_print(FILE *to, const range_report *report, uint64_t row_count) {
         fprintf(to, " (first row %llu)\n", (unsigned long long)v->first_row);
     }
     if (report->count > PRINTED_MAX) fprintf(to, "             and %u more\n", report->count - PRINTED_MAX);
+}
+
+void range_tell(const client_model *model, const rows *data) {
+    range_report report;
+    if (range_check(&report, model, NULL, NULL, data, NULL) != CKKS_OK) return;
+    if (report.count) range_print(stderr, &report, data->count);
+    range_report_fini(&report);
 }
 
 void range_json(json_writer *j, const range_report *report) {

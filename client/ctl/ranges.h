@@ -33,6 +33,8 @@ void range_report_fini(range_report *report);
 /* range_beyond: how far a violation goes, as a share of the declared range. */
 double range_beyond(const range_violation *v);
 void range_print(FILE *to, const range_report *report, uint64_t row_count);
+/* range_tell prints on stderr what range_check finds without the original model; nothing if that fails. */
+void range_tell(const client_model *model, const rows *data);
 void range_json(json_writer *j, const range_report *report);
 
 #endif

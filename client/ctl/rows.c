@@ -141,6 +141,21 @@ static ckks_status load_labels(rows *out, const rows_source *source, ckks_error 
     return rc;
 }
 
+static ckks_status check_label_count(const rows *r, uint64_t row_count, ckks_error *err) {
+    if (!r->has_labels || r->labels.count == row_count) return CKKS_OK;
+    return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "labels", "%llu labels for %llu rows",
+                          (unsigned long long)r->labels.count, (unsigned long long)row_count);
+}
+
+ckks_status rows_check_labels(const rows_source *source, uint64_t row_count, ckks_error *err) {
+    rows r = {0};
+    if (!source->labels_path) return CKKS_OK;
+    ckks_status rc = load_labels(&r, source, err);
+    if (rc == CKKS_OK) rc = check_label_count(&r, row_count, err);
+    rows_fini(&r);
+    return rc;
+}
+
 ckks_status rows_load(rows *out, const client_model *model, const rows_source *source,
                       const ctl_options *options, ckks_error *err) {
     ckks_status rc;
@@ -164,11 +179,7 @@ ckks_status rows_load(rows *out, const client_model *model, const rows_source *s
     out->values = selected.values, selected.values = NULL;
     out->count = selected.row_count;
     if (source->labels_path && (rc = load_labels(out, source, err)) != CKKS_OK) goto out;
-    if (out->has_labels && out->labels.count != out->count) {
-        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "labels", "%llu labels for %llu rows",
-                            (unsigned long long)out->labels.count, (unsigned long long)out->count);
-        goto out;
-    }
+    if ((rc = check_label_count(out, out->count, err)) != CKKS_OK) goto out;
     if (source->limit && source->limit < out->count) out->count = source->limit;
 out:
     data_matrix_fini(&selected);

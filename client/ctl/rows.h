@@ -25,6 +25,8 @@ typedef struct rows_source {
 ckks_status rows_load(rows *out, const client_model *model, const rows_source *source,
                       const ctl_options *options, ckks_error *err);
 void rows_fini(rows *r);
+/* rows_check_labels reads the labels alone: are there row_count of them? Before anything slow is begun. */
+ckks_status rows_check_labels(const rows_source *source, uint64_t row_count, ckks_error *err);
 /* rows_select picks the model's columns out of a CSV table by name; columns that are ignored are told about
  * when `tell`. */
 ckks_status rows_select(data_matrix *out, const csv_table *table, const client_model *model,

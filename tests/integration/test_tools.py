@@ -184,6 +184,12 @@ def a_table_with_text_goes_through_the_daemon(here):
         write_csv(here.path("empty.csv"), empty)
         done = user.expect(3, "infer", "credit", here.path("empty.csv"))
         assert "purpose" in done.stderr and "missing" in done.stderr, done.stderr
+        far = [rows[0], list(rows[1]), list(rows[2])]
+        far[1][rows[0].index("age")] = "300"
+        far[2][rows[0].index("duration")] = "1000"
+        write_csv(here.path("far.csv"), far)
+        done = user.expect(3, "infer", "credit", here.path("far.csv"))
+        assert "column age" in done.stderr and "column duration" in done.stderr and "of the range beyond" in done.stderr, done.stderr
     finally:
         if user:
             user.leave()
