@@ -10,6 +10,7 @@
 #include "tests/support/fixtures.h"
 
 #include <math.h>
+#include <omp.h>
 #include <setjmp.h>
 #include <sodium.h>
 #include <stdarg.h>
@@ -349,6 +350,57 @@ static void avx512_encoding_has_the_scalar_bits(void **state) {
     calls(CPU_ISA_AVX512), borders(CPU_ISA_AVX512);
 }
 
+/* large enough to be shared: the same words from one thread and from three, and ciphertexts that decrypt */
+static void a_team_writes_the_words_of_one_thread(void **state) {
+    (void)state;
+    enum { LOG_N = 16, LIMBS = 3 };
+    ckks_context *context = fixture_context(LOG_N, LIMBS, 1, 1);
+    const ckks_params *p = context_params(context);
+    const size_t n = params_n(p), words = LIMBS * n;
+    const uint32_t slots = params_slot_count_max(p), level = LIMBS - 1;
+    double *in = create(slots, 8), *out[2] = {create(slots, 8), create(slots, 8)};
+    uint64_t *plain[2] = {create(words, 8), create(words, 8)}, *cipher = create(2 * words, 8),
+             *pk = create(2 * words, 8);
+    uint8_t seed[SEED_BYTES] = {1};
+    const key_requirement key = {KEY_PUBLIC, 0, level};
+    secret_key *sk;
+    prng r;
+    prng_init(&r, 77);
+    for (uint32_t i = 0; i < slots; i++) in[i] = prng_symmetric(&r);
+    for (int which = 0; which < 2; which++) {
+        omp_set_num_threads(which ? 3 : 1);
+        assert_int_equal(encoder_encode(plain[which], context, in, NULL, slots, level, false, 0x1p35, NULL),
+                         CKKS_OK);
+        assert_int_equal(encoder_decode(out[which], NULL, context, plain[which], slots, level, 0x1p35, NULL),
+                         CKKS_OK);
+    }
+    assert_memory_equal(plain[1], plain[0], words * 8);
+    assert_bits(out[1], out[0], slots, "decoded");
+    assert_int_equal(secret_key_generate(&sk, context, NULL), CKKS_OK);
+    assert_int_equal(key_generate(pk, sk, &key, seed, 0, NULL), CKKS_OK);
+    for (uint32_t i = 0; i <= level; i++)
+        seed_expand(pk + words + i * n, (uint32_t)n, p->prime[i], seed, SEED_PUBLIC_KEY, 0, i);
+    for (int which = 0; which < 2; which++) {
+        if (which) {
+            assert_int_equal(
+                encrypt_public(cipher, cipher + words, context, pk, pk + words, plain[0], level, NULL),
+                CKKS_OK);
+        } else {
+            assert_int_equal(encrypt_symmetric(cipher, seed, sk, plain[0], level, NULL), CKKS_OK);
+            for (uint32_t i = 0; i <= level; i++)
+                seed_expand(cipher + words + i * n, (uint32_t)n, p->prime[i], seed, SEED_CIPHERTEXT, 0, i);
+        }
+        memset(plain[1], 0, words * 8);
+        assert_int_equal(decrypt(plain[1], sk, cipher, 2, level, NULL), CKKS_OK);
+        assert_int_equal(encoder_decode(out[1], NULL, context, plain[1], slots, level, 0x1p35, NULL),
+                         CKKS_OK);
+        for (uint32_t i = 0; i < slots; i++) assert_true(fabs(out[1][i] - in[i]) < 1e-3);
+    }
+    secret_key_destroy(sk);
+    free(in), free(out[0]), free(out[1]), free(plain[0]), free(plain[1]), free(cipher), free(pk);
+    context_destroy(context);
+}
+
 static void seed_streams_of_both_libraries_are_the_same_bytes(void **state) {
     (void)state;
     const uint8_t seed[SEED_BYTES] = {3, 1, 4, 1, 5};
@@ -374,6 +426,7 @@ int main(void) {
         cmocka_unit_test(avx512_loops_write_the_scalar_words),
         cmocka_unit_test(avx2_encoding_has_the_scalar_bits),
         cmocka_unit_test(avx512_encoding_has_the_scalar_bits),
+        cmocka_unit_test(a_team_writes_the_words_of_one_thread),
         cmocka_unit_test(seed_streams_of_both_libraries_are_the_same_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
