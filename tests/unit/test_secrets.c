@@ -43,7 +43,7 @@ static void must(bool holds, const char *what) {
 
 /* groups of `size` bytes in which no bit is marked */
 static size_t unmarked(const void *memory, size_t count, size_t size) {
-    uint8_t *marks = malloc(count * size);
+    uint8_t *marks = calloc(count, size);
     size_t found = 0;
     must(marks && VALGRIND_GET_VBITS(memory, marks, count * size) == 1, "valgrind does not answer");
     for (size_t i = 0; i < count; i++) {
