@@ -14,8 +14,7 @@
  * transform walks the bound through its passes first and reduces where this prime needs it: primes of 50 bits
  * (limit 4) at every level, primes of 46 bits or fewer never on the way forward.
  *
- * Passes: three levels at a time (two at the top where that does not come out even), depth first until a
- * block fits the first-level cache. The
+ * Passes: as in ntt_avx2.c two levels at a time, depth first until a block fits the first-level cache. The
  * lowest four levels work on two vectors. Between two of them the vectors (X, Y) become (low, high half of
  * their lanes interleaved), which makes the lanes of the next level's pairs meet, and its roots stand in
  * natural order, repeated: a broadcast from memory. Four such steps are the identity.
@@ -26,8 +25,7 @@
 #define LEAF_LOG   11u /* 16 KiB */
 #define LAST_LOG   4u  /* levels of the pass inside vectors */
 #define PASSES_MAX 8u
-_Static_assert((CKKS_LOG_N_MAX - LAST_LOG + 2) / 3 + 1 <= PASSES_MAX, "passes of the largest ring");
-_Static_assert(CKKS_LOG_N_MIN >= LAST_LOG + 4, "two passes of two levels fit above the last");
+_Static_assert((CKKS_LOG_N_MAX - LAST_LOG + 1) / 2 + 1 <= PASSES_MAX, "passes of the largest ring");
 
 typedef struct transform {
     const uint64_t *root, *quotient;
@@ -39,12 +37,38 @@ typedef struct transform {
     uint64_t reach[PASSES_MAX];
 } transform;
 
+/* loops over vectors in registers: at -O2 the compiler would keep them in memory */
+#define UNROLLED _Pragma("GCC unroll 8")
+
 enum { REDUCE_NONE, REDUCE_SOME, REDUCE_ALL };
 
 #define MASK52 (((uint64_t)1 << 52) - 1)
 
+/* The multipliers add to their destination, so each chain starts from a copy of zero or of 2q. Copies of one
+ * register that are needed often are not free (renaming tracks few of them): a zero is made anew, and 2q
+ * comes from memory, where the loads have room. Left to itself the compiler copies registers. */
+#ifdef CKKS_AVX512_DEFINED
+ALWAYS w64 fresh_zero(void) {
+    return _mm512_setzero_si512();
+}
+ALWAYS w64 fresh(const w64 *at) {
+    return *at;
+}
+#else
+ALWAYS w64 fresh_zero(void) {
+    w64 zero;
+    __asm__ volatile("vpxor %x0, %x0, %x0" : "=x"(zero));
+    return zero;
+}
+ALWAYS w64 fresh(const w64 *at) {
+    w64 copy;
+    __asm__ volatile("vmovdqu64 %1, %0" : "=v"(copy) : "m"(*at));
+    return copy;
+}
+#endif
+
 ALWAYS w64 high52(w64 a, w64 b) {
-    return _mm512_madd52hi_epu64(_mm512_setzero_si512(), a, b);
+    return _mm512_madd52hi_epu64(fresh_zero(), a, b);
 }
 ALWAYS w64 add_low52(w64 sum, w64 a, w64 b) {
     return _mm512_madd52lo_epu64(sum, a, b);
@@ -90,23 +114,23 @@ static transform transform_of(const ntt_table *table, const uint64_t *root, cons
                        .log_n = table->log_n};
 }
 
-/* ---- passes: from the top one or two of two levels where what is above the last pass is no multiple of
- * three, then three each ---- */
+/* ---- passes: from the top one level where what is above the last pass is an odd number, then two each ----
+ */
 
 static uint32_t pass_count(uint32_t log_n) {
-    return (log_n - LAST_LOG + 2) / 3 + 1;
+    return (log_n - LAST_LOG + 1) / 2 + 1;
 }
-static uint32_t pass_levels(uint32_t log_n, uint32_t pass) {
-    const uint32_t above = log_n - LAST_LOG, twos = (3 - above % 3) % 3;
-    return pass + 1 == pass_count(log_n) ? LAST_LOG : pass < twos ? 2 : 3;
+static bool has_single(uint32_t log_n) {
+    return (log_n - LAST_LOG) % 2;
 }
 
 static void forward_plan(transform *t, double reach) {
     const double limit = 0x1p52 / (double)t->prime;
     const uint32_t passes = pass_count(t->log_n);
     for (uint32_t k = 0; k < passes; k++) {
-        const uint32_t levels = pass_levels(t->log_n, k);
-        CKKS_ASSERT(reach <= limit && limit > 4);
+        const bool is_last = k + 1 == passes;
+        const uint32_t levels = is_last ? LAST_LOG : k == 0 && has_single(t->log_n) ? 1 : 2;
+        CKKS_ASSERT(reach <= limit && limit >= 4);
         if (reach + 2 * levels <= limit) {
             t->reduce[k] = REDUCE_NONE, reach += 2 * levels;
         } else if (2 + 2 * levels <= limit) {
@@ -146,25 +170,24 @@ ALWAYS void check_difference(w64 u, w64 v, w64 offset) {
 ALWAYS void forward_one(w64 *u, w64 *v, factor f, const transform *t, bool is_reduced) {
     if (is_reduced) *u = reduce(*u, t);
     check_forward(*u, t);
-    const w64 twice = add_low52(t->q_twice, *u, t->two);
+    const w64 twice = add_low52(fresh(&t->q_twice), *u, t->two);
     *u = add_product(*u, *v, f, t);
     *v = w64_sub(twice, *u);
 }
 
-/* Two or three levels of the tree below `node` on 4 or 8 vectors. */
-ALWAYS void forward4(w64 x[4], const transform *t, size_t node, uint32_t mode) {
-    const factor top = root_all(t, node), left = root_all(t, 2 * node), right = root_all(t, 2 * node + 1);
-    forward_one(&x[0], &x[2], top, t, mode != REDUCE_NONE);
-    forward_one(&x[1], &x[3], top, t, mode != REDUCE_NONE);
-    forward_one(&x[0], &x[1], left, t, mode == REDUCE_ALL);
-    forward_one(&x[2], &x[3], right, t, mode == REDUCE_ALL);
+typedef struct roots4 {
+    factor top, left, right;
+} roots4;
+
+ALWAYS roots4 roots4_of(const transform *t, size_t node) {
+    return (roots4){root_all(t, node), root_all(t, 2 * node), root_all(t, 2 * node + 1)};
 }
-ALWAYS void forward8(w64 x[8], const transform *t, size_t node, uint32_t mode) {
-    const factor top = root_all(t, node);
-    for (uint32_t k = 0; k < 4; k++) forward_one(&x[k], &x[k + 4], top, t, mode != REDUCE_NONE);
-    const uint32_t below = mode == REDUCE_ALL ? REDUCE_ALL : REDUCE_NONE;
-    forward4(x, t, 2 * node, below);
-    forward4(x + 4, t, 2 * node + 1, below);
+
+ALWAYS void forward4(w64 x[4], const roots4 *w, const transform *t, uint32_t mode) {
+    forward_one(&x[0], &x[2], w->top, t, mode != REDUCE_NONE);
+    forward_one(&x[1], &x[3], w->top, t, mode != REDUCE_NONE);
+    forward_one(&x[0], &x[1], w->left, t, mode == REDUCE_ALL);
+    forward_one(&x[2], &x[3], w->right, t, mode == REDUCE_ALL);
 }
 
 /* What a transform starts from, a vector at a time: below (2 count + 1) q, or 4q where it is reduced. */
@@ -182,36 +205,30 @@ ALWAYS w64 load_source(const forward_source *from, size_t i, const transform *t,
     return sum;
 }
 
-ALWAYS void forward_nodes(uint64_t *x, size_t part, const transform *shared, size_t node, size_t count,
-                          uint32_t levels, uint32_t mode) {
+ALWAYS void forward_nodes(uint64_t *x, size_t quarter, const transform *shared, size_t node, size_t count,
+                          uint32_t mode) {
     const transform t = *shared;
-    const size_t parts = (size_t)1 << levels;
-    for (size_t k = 0; k < count; k++, x += part * parts)
-        for (size_t j = 0; j < part; j += LANES) {
-            w64 v[8];
-            for (size_t i = 0; i < parts; i++) v[i] = w64_load(x + i * part + j);
-            if (levels == 3)
-                forward8(v, &t, node + k, mode);
-            else
-                forward4(v, &t, node + k, mode);
-            for (size_t i = 0; i < parts; i++) w64_store(x + i * part + j, v[i]);
+    for (size_t k = 0; k < count; k++) {
+        const roots4 w = roots4_of(&t, node + k);
+        uint64_t *at = x + 4 * quarter * k;
+        for (const uint64_t *end = at + quarter; at < end; at += LANES) {
+            w64 v[4] = {w64_load(at), w64_load(at + quarter), w64_load(at + 2 * quarter),
+                        w64_load(at + 3 * quarter)};
+            forward4(v, &w, &t, mode);
+            w64_store(at, v[0]), w64_store(at + quarter, v[1]);
+            w64_store(at + 2 * quarter, v[2]), w64_store(at + 3 * quarter, v[3]);
         }
+    }
 }
 
-/* one pass over `count` nodes of `size` elements each */
-static void forward_level(uint64_t *x, size_t size, const transform *t, size_t node, size_t count,
+static void forward_level(uint64_t *x, size_t quarter, const transform *t, size_t node, size_t count,
                           uint32_t pass) {
-    const uint32_t levels = pass_levels(t->log_n, pass), mode = t->reduce[pass];
-    if (levels == 2 && mode == REDUCE_NONE)
-        forward_nodes(x, size / 4, t, node, count, 2, REDUCE_NONE);
-    else if (levels == 2)
-        forward_nodes(x, size / 4, t, node, count, 2, REDUCE_ALL);
-    else if (mode == REDUCE_NONE)
-        forward_nodes(x, size / 8, t, node, count, 3, REDUCE_NONE);
-    else if (mode == REDUCE_SOME)
-        forward_nodes(x, size / 8, t, node, count, 3, REDUCE_SOME);
+    if (t->reduce[pass] == REDUCE_NONE)
+        forward_nodes(x, quarter, t, node, count, REDUCE_NONE);
+    else if (t->reduce[pass] == REDUCE_SOME)
+        forward_nodes(x, quarter, t, node, count, REDUCE_SOME);
     else
-        forward_nodes(x, size / 8, t, node, count, 3, REDUCE_ALL);
+        forward_nodes(x, quarter, t, node, count, REDUCE_ALL);
 }
 
 ALWAYS void interleave(w64 *x, w64 *y) {
@@ -250,7 +267,7 @@ ALWAYS void leave(uint64_t *out, size_t i, w64 x, const leaving *to, bool is_dif
     x = reduce(x, t);
     if (is_difference) { /* minuend + 2q - x, below 3q */
         const w64 difference = w64_sub(w64_add(w64_load(to->minuend + i), t->q_twice), x);
-        x = add_product(_mm512_setzero_si512(), difference, to->factor, t);
+        x = add_product(fresh_zero(), difference, to->factor, t);
     }
     w64_store(out + i, w64_correct(masked(x), t->q));
 }
@@ -295,61 +312,74 @@ static void forward_last_difference(uint64_t *x, size_t size, const transform *t
         forward_last(x, size, t, node, REDUCE_ALL, to, true);
 }
 
+/* log_size - LAST_LOG is even */
 static void forward_block(uint64_t *x, uint32_t log_size, const transform *t, size_t node, uint32_t pass,
                           const leaving *to) {
     const size_t size = (size_t)1 << log_size;
     if (log_size > LEAF_LOG) {
-        const uint32_t levels = pass_levels(t->log_n, pass);
-        const size_t parts = (size_t)1 << levels, part = size / parts;
-        forward_level(x, size, t, node, 1, pass);
-        for (size_t k = 0; k < parts; k++) {
+        forward_level(x, size / 4, t, node, 1, pass);
+        UNROLLED
+        for (size_t k = 0; k < 4; k++) {
             leaving below = *to;
-            if (to->minuend) below.minuend = to->minuend + k * part;
-            forward_block(x + k * part, log_size - levels, t, node * parts + k, pass + 1, &below);
+            if (to->minuend) below.minuend = to->minuend + k * (size / 4);
+            forward_block(x + k * (size / 4), log_size - 2, t, 4 * node + k, pass + 1, &below);
         }
         return;
     }
     size_t count = 1;
-    for (size_t left = log_size; left > LAST_LOG; pass++) {
-        const uint32_t levels = pass_levels(t->log_n, pass);
-        forward_level(x, (size_t)1 << left, t, node * count, count, pass);
-        left -= levels, count <<= levels;
-    }
+    for (size_t quarter = size / 4; quarter >= 2 * LANES; quarter /= 4, count *= 4, pass++)
+        forward_level(x, quarter, t, node * count, count, pass);
     if (to->minuend)
         forward_last_difference(x, size, t, node * count, t->reduce[pass], to);
     else
         forward_last_words(x, size, t, node * count, t->reduce[pass], to);
 }
 
-/* the first pass, from the source: `count` is that of the source; it, levels and mode are constants */
-ALWAYS void forward_top_of(uint64_t *out, const forward_source *source, const transform *shared,
-                           uint32_t count, uint32_t levels, uint32_t mode) {
+/* the first pass, from the source: `count` is that of the source, `mode` the reduction's, both constants */
+ALWAYS void forward_top2(uint64_t *out, const forward_source *source, const transform *shared, uint32_t count,
+                         uint32_t mode) {
     const transform t = *shared;
     forward_source from = *source;
     from.count = count;
-    const size_t parts = (size_t)1 << levels, part = ((size_t)1 << t.log_n) / parts;
-    for (size_t j = 0; j < part; j += LANES) {
-        w64 v[8];
-        for (size_t i = 0; i < parts; i++) v[i] = load_source(&from, i * part + j, &t, mode != REDUCE_NONE);
-        if (levels == 3)
-            forward8(v, &t, 1, mode);
-        else
-            forward4(v, &t, 1, mode);
-        for (size_t i = 0; i < parts; i++) w64_store(out + i * part + j, v[i]);
+    const size_t half = (size_t)1 << t.log_n >> 1;
+    const factor w = root_all(&t, 1);
+    for (size_t j = 0; j < half; j += LANES) {
+        w64 u = load_source(&from, j, &t, mode != REDUCE_NONE);
+        w64 v = load_source(&from, j + half, &t, mode != REDUCE_NONE);
+        forward_one(&u, &v, w, &t, mode != REDUCE_NONE);
+        w64_store(out + j, u), w64_store(out + j + half, v);
+    }
+}
+ALWAYS void forward_top4(uint64_t *out, const forward_source *source, const transform *shared, uint32_t count,
+                         uint32_t mode) {
+    const transform t = *shared;
+    forward_source from = *source;
+    from.count = count;
+    const size_t quarter = (size_t)1 << t.log_n >> 2;
+    const roots4 w = roots4_of(&t, 1);
+    for (size_t j = 0; j < quarter; j += LANES) {
+        w64 v[4];
+        UNROLLED
+        for (size_t k = 0; k < 4; k++) v[k] = load_source(&from, j + k * quarter, &t, mode != REDUCE_NONE);
+        forward4(v, &w, &t, mode);
+        UNROLLED
+        for (size_t k = 0; k < 4; k++) w64_store(out + j + k * quarter, v[k]);
     }
 }
 
 static void forward_top(uint64_t *out, const forward_source *from, const transform *t) {
-    const bool is_three = pass_levels(t->log_n, 0) == 3, is_free = t->reduce[0] == REDUCE_NONE;
-#define TOP_OF(count)                                                                                        \
-    if (is_three && is_free)                                                                                 \
-        forward_top_of(out, from, t, count, 3, REDUCE_NONE);                                                 \
-    else if (is_three)                                                                                       \
-        forward_top_of(out, from, t, count, 3, REDUCE_ALL);                                                  \
-    else if (is_free)                                                                                        \
-        forward_top_of(out, from, t, count, 2, REDUCE_NONE);                                                 \
+    const bool is_single = has_single(t->log_n);
+#define TOP(count, mode)                                                                                     \
+    if (is_single)                                                                                           \
+        forward_top2(out, from, t, count, mode);                                                             \
     else                                                                                                     \
-        forward_top_of(out, from, t, count, 2, REDUCE_ALL)
+        forward_top4(out, from, t, count, mode)
+#define TOP_OF(count)                                                                                        \
+    if (t->reduce[0] == REDUCE_NONE) {                                                                       \
+        TOP(count, REDUCE_NONE);                                                                             \
+    } else {                                                                                                 \
+        TOP(count, REDUCE_ALL);                                                                              \
+    }
     switch (from->count) {
     case 0:
         TOP_OF(0);
@@ -367,12 +397,13 @@ static void forward_top(uint64_t *out, const forward_source *from, const transfo
         TOP_OF(from->count);
     }
 #undef TOP_OF
+#undef TOP
 }
 
 static void forward(uint64_t *out, const forward_source *from, double reach, const ntt_table *table,
                     const forward_store *store) {
     transform t = transform_of(table, table->forward, table->forward_shoup52);
-    const uint32_t levels = pass_levels(t.log_n, 0);
+    const uint32_t levels = has_single(t.log_n) ? 1 : 2;
     /* no room for a pass after several sources: load_source reduces where the first pass does */
     const bool is_reduced = from->count > 1 && reach + 2 * levels > 0x1p52 / (double)t.prime;
     forward_plan(&t, is_reduced ? 4 : reach);
@@ -410,7 +441,7 @@ static void inverse_plan(transform *t) {
     const uint64_t limit = (MASK52 + 1) / t->prime, passes = pass_count(t->log_n);
     uint64_t reach = 1;
     for (uint64_t k = passes; k-- > 0;) { /* from the bottom */
-        const uint32_t levels = pass_levels(t->log_n, (uint32_t)k);
+        const uint32_t levels = k + 1 == passes ? LAST_LOG : k == 0 && has_single(t->log_n) ? 1 : 2;
         const uint64_t grown = reach << levels;
         CKKS_ASSERT(2 * reach <= limit);
         t->reach[k] = reach;
@@ -429,7 +460,7 @@ ALWAYS void inverse_one(w64 *u, w64 *v, factor f, w64 offset, const transform *t
     const w64 difference = w64_add(w64_sub(*u, *v), offset);
     *u = w64_add(*u, *v);
     if (is_reduced) *u = reduce(*u, t);
-    *v = add_product(_mm512_setzero_si512(), difference, f, t);
+    *v = add_product(fresh_zero(), difference, f, t);
 }
 
 /* what differences of level 0, 1, ... of a pass need */
@@ -438,55 +469,34 @@ ALWAYS w64 offset_of(const transform *t, uint32_t pass, uint32_t level, uint32_t
     return w64_all(reach * t->prime);
 }
 
-/* `is_last`: the results of the last of these levels are reduced too, unless mode is REDUCE_NONE */
-ALWAYS void inverse4(w64 x[4], const transform *t, size_t node, w64 first, w64 second, uint32_t mode,
-                     bool is_last) {
-    const factor top = root_all(t, node), left = root_all(t, 2 * node), right = root_all(t, 2 * node + 1);
-    inverse_one(&x[0], &x[1], left, first, t, mode == REDUCE_ALL);
-    inverse_one(&x[2], &x[3], right, first, t, mode == REDUCE_ALL);
-    inverse_one(&x[0], &x[2], top, second, t, mode == REDUCE_ALL || (is_last && mode != REDUCE_NONE));
-    inverse_one(&x[1], &x[3], top, second, t, mode == REDUCE_ALL || (is_last && mode != REDUCE_NONE));
-}
-
-ALWAYS void inverse_nodes(uint64_t *x, size_t part, const transform *shared, size_t node, size_t count,
-                          uint32_t pass, uint32_t levels, uint32_t mode) {
+ALWAYS void inverse_nodes(uint64_t *x, size_t quarter, const transform *shared, size_t node, size_t count,
+                          uint32_t pass, uint32_t mode) {
     const transform t = *shared;
-    const size_t parts = (size_t)1 << levels;
     const w64 first = offset_of(shared, pass, 0, mode), second = offset_of(shared, pass, 1, mode);
-    const w64 third = offset_of(shared, pass, 2, mode);
-    for (size_t k = 0; k < count; k++, x += part * parts)
-        for (size_t j = 0; j < part; j += LANES) {
-            w64 v[8];
-            for (size_t i = 0; i < parts; i++) v[i] = w64_load(x + i * part + j);
-            if (levels == 3) {
-                inverse4(v, &t, 2 * (node + k), first, second, mode, false);
-                inverse4(v + 4, &t, 2 * (node + k) + 1, first, second, mode, false);
-                const factor top = root_all(&t, node + k);
-                for (uint32_t i = 0; i < 4; i++)
-                    inverse_one(&v[i], &v[i + 4], top, third, &t, mode != REDUCE_NONE);
-            } else {
-                inverse4(v, &t, node + k, first, second, mode, true);
-            }
-            for (size_t i = 0; i < parts; i++) w64_store(x + i * part + j, v[i]);
+    for (size_t k = 0; k < count; k++) {
+        const roots4 w = roots4_of(&t, node + k);
+        uint64_t *at = x + 4 * quarter * k;
+        for (const uint64_t *end = at + quarter; at < end; at += LANES) {
+            w64 x0 = w64_load(at), x1 = w64_load(at + quarter);
+            w64 x2 = w64_load(at + 2 * quarter), x3 = w64_load(at + 3 * quarter);
+            inverse_one(&x0, &x1, w.left, first, &t, mode == REDUCE_ALL);
+            inverse_one(&x2, &x3, w.right, first, &t, mode == REDUCE_ALL);
+            inverse_one(&x0, &x2, w.top, second, &t, mode != REDUCE_NONE);
+            inverse_one(&x1, &x3, w.top, second, &t, mode != REDUCE_NONE);
+            w64_store(at, x0), w64_store(at + quarter, x1);
+            w64_store(at + 2 * quarter, x2), w64_store(at + 3 * quarter, x3);
         }
+    }
 }
 
-/* one pass over `count` nodes of `size` elements each */
-static void inverse_level(uint64_t *x, size_t size, const transform *t, size_t node, size_t count,
+static void inverse_level(uint64_t *x, size_t quarter, const transform *t, size_t node, size_t count,
                           uint32_t pass) {
-    const uint32_t levels = pass_levels(t->log_n, pass), mode = t->reduce[pass];
-    if (levels == 2 && mode == REDUCE_NONE)
-        inverse_nodes(x, size / 4, t, node, count, pass, 2, REDUCE_NONE);
-    else if (levels == 2 && mode == REDUCE_SOME)
-        inverse_nodes(x, size / 4, t, node, count, pass, 2, REDUCE_SOME);
-    else if (levels == 2)
-        inverse_nodes(x, size / 4, t, node, count, pass, 2, REDUCE_ALL);
-    else if (mode == REDUCE_NONE)
-        inverse_nodes(x, size / 8, t, node, count, pass, 3, REDUCE_NONE);
-    else if (mode == REDUCE_SOME)
-        inverse_nodes(x, size / 8, t, node, count, pass, 3, REDUCE_SOME);
+    if (t->reduce[pass] == REDUCE_NONE)
+        inverse_nodes(x, quarter, t, node, count, pass, REDUCE_NONE);
+    else if (t->reduce[pass] == REDUCE_SOME)
+        inverse_nodes(x, quarter, t, node, count, pass, REDUCE_SOME);
     else
-        inverse_nodes(x, size / 8, t, node, count, pass, 3, REDUCE_ALL);
+        inverse_nodes(x, quarter, t, node, count, pass, REDUCE_ALL);
 }
 
 ALWAYS void inverse_first(uint64_t *out, const uint64_t *in, size_t size, const transform *shared,
@@ -510,29 +520,27 @@ ALWAYS void inverse_first(uint64_t *out, const uint64_t *in, size_t size, const 
     }
 }
 
+/* log_size - LAST_LOG is even */
 static void inverse_block(uint64_t *out, const uint64_t *in, uint32_t log_size, const transform *t,
                           size_t node, uint32_t pass) {
     const size_t size = (size_t)1 << log_size;
     if (log_size > LEAF_LOG) {
-        const uint32_t levels = pass_levels(t->log_n, pass);
-        const size_t parts = (size_t)1 << levels, part = size / parts;
-        for (size_t k = 0; k < parts; k++)
-            inverse_block(out + k * part, in + k * part, log_size - levels, t, node * parts + k, pass + 1);
-        inverse_level(out, size, t, node, 1, pass);
+        UNROLLED
+        for (size_t k = 0; k < 4; k++)
+            inverse_block(out + k * (size / 4), in + k * (size / 4), log_size - 2, t, 4 * node + k, pass + 1);
+        inverse_level(out, size / 4, t, node, 1, pass);
         return;
     }
     size_t count = size / (2 * LANES);
-    uint32_t bottom = pass_count(t->log_n) - 1;
+    uint32_t bottom = pass + (log_size - LAST_LOG) / 2;
     if (t->reduce[bottom] == REDUCE_NONE)
         inverse_first(out, in, size, t, node * count, bottom, REDUCE_NONE);
     else if (t->reduce[bottom] == REDUCE_SOME)
         inverse_first(out, in, size, t, node * count, bottom, REDUCE_SOME);
     else
         inverse_first(out, in, size, t, node * count, bottom, REDUCE_ALL);
-    while (bottom-- > pass) {
-        count >>= pass_levels(t->log_n, bottom);
-        inverse_level(out, size / count, t, node * count, count, bottom);
-    }
+    for (size_t quarter = 2 * LANES; count /= 4, bottom-- > pass; quarter *= 4)
+        inverse_level(out, quarter, t, node * count, count, bottom);
 }
 
 /* The last level has one root: 1/N and the caller's factor go into both of its products. `shift` is added to
@@ -554,24 +562,34 @@ ALWAYS void leave_inverse(uint64_t *at, w64 x, const transform *t, bool is_shift
     w64_store(at, w64_correct(x, t->q));
 }
 
-ALWAYS void inverse_top_of(uint64_t *x, const transform *shared, const last_level *last, bool is_shifted,
-                           uint32_t levels, uint32_t mode) {
+ALWAYS void inverse_top2(uint64_t *x, const transform *shared, const last_level *last, bool is_shifted) {
     const transform t = *shared;
     const last_level c = *last;
-    const size_t parts = (size_t)1 << levels, part = ((size_t)1 << t.log_n) / parts;
-    const w64 first = offset_of(shared, 0, 0, mode), second = offset_of(shared, 0, 1, mode);
-    for (size_t j = 0; j < part; j += LANES) {
-        w64 v[8];
-        for (size_t i = 0; i < parts; i++) v[i] = w64_load(x + i * part + j);
-        if (levels == 3) {
-            inverse4(v, &t, 2, first, second, mode, false);
-            inverse4(v + 4, &t, 3, first, second, mode, false);
-        } else {
-            inverse_one(&v[0], &v[1], root_all(&t, 2), first, &t, mode == REDUCE_ALL);
-            inverse_one(&v[2], &v[3], root_all(&t, 3), first, &t, mode == REDUCE_ALL);
-        }
-        for (size_t i = 0; i < parts / 2; i++) last_butterfly(&v[i], &v[i + parts / 2], &c, &t);
-        for (size_t i = 0; i < parts; i++) leave_inverse(x + i * part + j, v[i], &t, is_shifted);
+    const size_t half = (size_t)1 << t.log_n >> 1;
+    for (size_t j = 0; j < half; j += LANES) {
+        w64 u = w64_load(x + j), v = w64_load(x + j + half);
+        last_butterfly(&u, &v, &c, &t);
+        leave_inverse(x + j, u, &t, is_shifted), leave_inverse(x + j + half, v, &t, is_shifted);
+    }
+}
+ALWAYS void inverse_top4(uint64_t *x, const transform *shared, const last_level *last, bool is_shifted,
+                         uint32_t mode) {
+    const transform t = *shared;
+    const last_level c = *last;
+    const size_t quarter = (size_t)1 << t.log_n >> 2;
+    const factor left = root_all(&t, 2), right = root_all(&t, 3);
+    const w64 offset = offset_of(shared, 0, 0, mode);
+    for (size_t j = 0; j < quarter; j += LANES) {
+        uint64_t *at = x + j;
+        w64 x0 = w64_load(at), x1 = w64_load(at + quarter);
+        w64 x2 = w64_load(at + 2 * quarter), x3 = w64_load(at + 3 * quarter);
+        inverse_one(&x0, &x1, left, offset, &t, mode == REDUCE_ALL);
+        inverse_one(&x2, &x3, right, offset, &t, mode == REDUCE_ALL);
+        last_butterfly(&x0, &x2, &c, &t);
+        last_butterfly(&x1, &x3, &c, &t);
+        leave_inverse(at, x0, &t, is_shifted), leave_inverse(at + quarter, x1, &t, is_shifted);
+        leave_inverse(at + 2 * quarter, x2, &t, is_shifted),
+            leave_inverse(at + 3 * quarter, x3, &t, is_shifted);
     }
 }
 
@@ -580,7 +598,7 @@ ALWAYS void inverse(uint64_t *out, const uint64_t *in, uint64_t factor_in, const
     const modulus *m = &table->m;
     transform t = transform_of(table, table->inverse, table->inverse_shoup52);
     inverse_plan(&t);
-    const uint32_t levels = pass_levels(t.log_n, 0);
+    const uint32_t levels = has_single(t.log_n) ? 1 : 2;
     const size_t children = (size_t)1 << levels, part = (size_t)1 << (t.log_n - levels);
     const uint64_t scale = factor_in == 1 ? table->n_inverse : mod_mul(table->n_inverse, factor_in, m);
     const bool is_all = t.reduce[0] == REDUCE_ALL;
@@ -590,14 +608,12 @@ ALWAYS void inverse(uint64_t *out, const uint64_t *in, uint64_t factor_in, const
                              .shift = w64_all(is_shifted ? m->value >> 1 : 0)};
     for (size_t k = 0; k < children; k++)
         inverse_block(out + k * part, in + k * part, t.log_n - levels, &t, children + k, 1);
-    if (levels == 2 && !is_all)
-        inverse_top_of(out, &t, &last, is_shifted, 2, REDUCE_NONE);
-    else if (levels == 2)
-        inverse_top_of(out, &t, &last, is_shifted, 2, REDUCE_ALL);
-    else if (!is_all)
-        inverse_top_of(out, &t, &last, is_shifted, 3, REDUCE_NONE);
+    if (levels == 1)
+        inverse_top2(out, &t, &last, is_shifted);
+    else if (is_all)
+        inverse_top4(out, &t, &last, is_shifted, REDUCE_ALL);
     else
-        inverse_top_of(out, &t, &last, is_shifted, 3, REDUCE_ALL);
+        inverse_top4(out, &t, &last, is_shifted, REDUCE_NONE);
 }
 
 void vector_inverse_avx512(uint64_t *out, const uint64_t *in, const ntt_table *table) {
