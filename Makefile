@@ -288,10 +288,23 @@ TEST_LIBS = $(LIBSUPPORT) $(if $(DAEMON_SRC),$(LIBDAEMON)) $(if $(COMPILE_SRC),$
             $(LIBPROTO) $(LIBCKKS_FAULT)
 TEST_LINK = $(LDFLAGS_ALL) -lcmocka -lflint -lmpfr -lgmp $(LIBS_DAEMON) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS)
 
-$(UNIT_BIN) $(CONFORMANCE_BIN): $(B)/tests/%: $(B)/fault/tests/%.o $(TEST_LIBS)
+define link_test
 	@mkdir -p $(@D)
 	@echo "  LD  $@"
 	$(Q)$(CC) $(WRAP) $^ $(TEST_LINK) -o $@
+endef
+# the AVX-512 kernels with each instruction replaced by its definition: checked where the instructions are missing
+DEFINED_TEST := $(B)/tests/unit/test_cpu_avx512_defined
+DEFINED_OBJ := $(patsubst %.c,$(B)/defined/%.o,$(wildcard kernels/cpu/*_avx512.c))
+$(B)/defined/%.o: %.c tests/support/avx512_defined.h $(FLAGS_STAMP) | gen
+	@mkdir -p $(@D)
+	@echo "  CC  $< (defined)"
+	$(Q)$(CCACHE) $(CC) $(CFLAGS_ALL) -O1 -mavx2 -mfma -mbmi2 -Wno-psabi -DCKKS_DEBUG_BOUNDS $(WARN) -include tests/support/avx512_defined.h \
+	    -MMD -MP -c $< -o $@
+$(DEFINED_TEST): $(B)/fault/tests/unit/test_cpu_avx512_defined.o $(DEFINED_OBJ) $(TEST_LIBS)
+	$(link_test)
+$(filter-out $(DEFINED_TEST),$(UNIT_BIN)) $(CONFORMANCE_BIN): $(B)/tests/%: $(B)/fault/tests/%.o $(TEST_LIBS)
+	$(link_test)
 $(patsubst %,$(B)/tests/unit/test_daemon_%,serve order life operate): | $(CKKSD_FAULT)
 $(FUZZ_BIN): $(B)/tests/%: $(B)/fault/tests/%.o $(B)/fault/tests/fuzz/driver.o $(TEST_LIBS)
 	@mkdir -p $(@D)
@@ -335,4 +348,4 @@ $(B)/device-tests: $(B)/multi/main.c $(patsubst %,$(B)/multi/%.o,ckksd $(DEVICE_
 	$(Q)$(CC) $(CFLAGS_ALL) -Wl,--allow-multiple-definition $(WRAP) $^ $(TEST_LINK) -o $@
 
 .SECONDARY: $(patsubst %.c,$(B)/fault/%.o,$(UNIT_SRC) $(CONFORMANCE_SRC) $(FUZZ_SRC) tests/fuzz/driver.c)
--include $(shell find $(B)/obj $(B)/fault build/cuda-$(CUDA_TAG) -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(B)/fault $(B)/defined build/cuda-$(CUDA_TAG) -name '*.d' 2>/dev/null)
