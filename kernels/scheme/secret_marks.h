@@ -9,7 +9,16 @@
 #ifndef CKKS_SCHEME_SECRET_MARKS_H
 #define CKKS_SCHEME_SECRET_MARKS_H
 
-#if defined(CKKS_FAULT_INJECTION) && defined(__has_include) && !defined(__SANITIZE_ADDRESS__)
+/* a program with a sanitizer in it does not run under valgrind */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CKKS_IS_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define CKKS_IS_SANITIZED 1
+#endif
+#endif
+
+#if defined(CKKS_FAULT_INJECTION) && defined(__has_include) && !defined(CKKS_IS_SANITIZED)
 #if __has_include(<valgrind/memcheck.h>)
 #define CKKS_SECRET_MARKS 1
 #endif
