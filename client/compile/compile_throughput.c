@@ -146,10 +146,10 @@ void compile_trade(compilation *c, compile_layout layout) {
     if (!packing_key_set_bytes(&row->key_bytes, p->params, p->keys, p->key_count)) row->key_bytes = 0;
 }
 
-/* seconds for the whole batch, and bytes */
+/* seconds for the whole batch */
 static double batch_seconds(const compile_trade_row *row, uint64_t batch) {
-    return (double)((batch + row->rows_per_request - 1) / row->rows_per_request) * (double)row->replay_ns *
-           1e-9;
+    const uint64_t requests = (batch + row->rows_per_request - 1) / row->rows_per_request;
+    return (double)requests * (double)row->replay_ns * 1e-9;
 }
 
 typedef struct outcome {

@@ -312,7 +312,7 @@ ckks_status infer_stream(infer_stream_figures *out, infer_stream_job *job, const
     if (rc == CKKS_OK && !out->is_complete)
         rc = ckks_error_set(err, CKKS_CANCELLED, "",
                             "interrupted behind row %llu: the same command goes on there",
-                            (unsigned long long)(out->resumed_rows + out->rows));
+                            (unsigned long long)out->resumed_rows + out->rows);
 out:
     journal_close(t.journal);
     rows_stream_close(t.rows);

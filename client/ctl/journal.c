@@ -44,12 +44,29 @@ static ckks_status foreign(const journal *j, const char *why, ckks_error *err) {
                           j->part_path);
 }
 
+/* a decimal number and the blank behind it */
+static bool read_number(const char **at, uint64_t *out, uint64_t max) {
+    char *end;
+    errno = 0;
+    if (**at < '0' || **at > '9') return false;
+    const unsigned long long value = strtoull(*at, &end, 10);
+    if (errno || value > max || *end != ' ') return false;
+    *out = value;
+    *at = end + 1;
+    return true;
+}
+
 /* "ROWS BYTES OFFSET LINE DIGEST ." */
 static bool read_line(const char *line, rows_place *place, uint64_t *bytes) {
-    char digest[65], end[2];
-    return sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu32 " %64[0-9a-f] %1[.]", &place->row,
-                  bytes, &place->offset, &place->line, digest, end) == 6 &&
-           strlen(digest) == 64 && hex_decode(place->digest, sizeof place->digest, digest);
+    char digest[65] = {0};
+    uint64_t number;
+    if (!read_number(&line, &place->row, UINT64_MAX) || !read_number(&line, bytes, INT64_MAX) ||
+        !read_number(&line, &place->offset, INT64_MAX) || !read_number(&line, &number, UINT32_MAX))
+        return false;
+    place->line = (uint32_t)number;
+    if (strlen(line) != 66 || strcmp(line + 64, " .") != 0) return false;
+    memcpy(digest, line, 64);
+    return hex_decode(place->digest, sizeof place->digest, digest);
 }
 
 /* Whole lines only: the last one may have been cut off. *kept: bytes of the journal up to the last good line.
