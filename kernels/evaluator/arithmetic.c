@@ -10,20 +10,48 @@ static uint32_t max_u32(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
+/* one component of all batch entries */
+static kernel_poly value_component(const ckks_value *v, uint32_t component, uint32_t level, uint32_t n) {
+    kernel_poly p = value_part(v, 0, component, 1, level, n);
+    p.component_count = v->signature.batch_count;
+    p.component_stride = value_stride(v);
+    return p;
+}
+
+/* A batch whose operands have different component counts: component by component, all entries in one launch;
+ * what one side lacks counts zero. */
+static ckks_status combine_parts(evaluator *ev, kernel_id kernel, const ckks_value *out, const ckks_value *a,
+                                 const ckks_value *b, ckks_error *err) {
+    const uint32_t level = value_level(a), n = evaluator_n(ev);
+    ckks_status rc = CKKS_OK;
+    for (uint32_t c = 0; c < out->signature.component_count && rc == CKKS_OK; c++) {
+        const kernel_poly to = value_component(out, c, level, n);
+        if (c >= b->signature.component_count)
+            rc = launch_unary(ev, KERNEL_COPY, to, value_component(a, c, level, n), err);
+        else if (c >= a->signature.component_count)
+            rc = launch_unary(ev, kernel == KERNEL_SUBTRACT ? KERNEL_NEGATE : KERNEL_COPY, to,
+                              value_component(b, c, level, n), err);
+        else
+            rc = launch_binary(ev, kernel, to, value_component(a, c, level, n),
+                               value_component(b, c, level, n), err);
+    }
+    return rc;
+}
+
 /* out = a op b for two ciphertexts */
 static ckks_status combine(evaluator *ev, kernel_id kernel, ckks_value *out, const ckks_value *a,
                            const ckks_value *b, ckks_error *err) {
     ckks_status rc;
     ckks_value v = {0};
-    const uint32_t level = value_level(a), n = evaluator_n(ev), batch = a->signature.batch_count;
+    const uint32_t level = value_level(a), batch = a->signature.batch_count;
     const uint32_t components = max_u32(a->signature.component_count, b->signature.component_count);
     if ((rc = value_acquire(ev, &v, components, batch, level, a->signature.scale, err)) != CKKS_OK) goto out;
     if (a->signature.component_count == b->signature.component_count) {
         rc = launch_binary(ev, kernel, value_all(&v, level), value_all(a, level), value_all(b, level), err);
+    } else if (batch == 1) {
+        rc = launch_binary(ev, kernel, value_all(&v, level), value_all(a, level), value_all(b, level), err);
     } else {
-        for (uint32_t i = 0; i < batch && rc == CKKS_OK; i++)
-            rc = launch_binary(ev, kernel, value_entry(&v, i, level, n), value_entry(a, i, level, n),
-                               value_entry(b, i, level, n), err);
+        rc = combine_parts(ev, kernel, &v, a, b, err);
     }
     if (rc == CKKS_OK) *out = v, v = (ckks_value){0};
 out:
