@@ -2,13 +2,11 @@
  * Whole key switches on vector units; template, included after keyswitch_lanes.h, once per instruction set.
  * The words of MOD_UP, KEY_PRODUCT and MOD_DOWN one after the other (switch_scalar.c).
  *
- * Work goes limb by limb: the digits of one limb are converted, transformed and multiplied by the key while
- * they are in the second-level cache, in a buffer that the thread uses again for the next limb; digits as a
- * whole never reach memory. On one thread the division by P follows at once too, so that products do not
- * reach it either: the limbs of P first, whose residues every other limb needs.
- *
- * A team that is large for the number of limbs would idle: it runs the kernels one after the other, which it
- * spreads over limbs *and* digits.
+ * One thread goes limb by limb: the digits of one limb are converted, transformed and multiplied by the key
+ * in a buffer that the next limb uses again, so that digits as a whole never reach memory, and the division
+ * by P follows at once: the limbs of P first, whose residues every other limb needs. A team runs the kernels
+ * one after the other instead: they spread over limbs and digits, where limbs alone are too few to keep it
+ * busy.
  */
 #include <omp.h>
 
@@ -17,8 +15,8 @@ typedef struct switch_shape {
     const kernel_poly *a;
     size_t a_batch_words;
     uint32_t batch_count, digit_size, limbs;
-    uint64_t *source;  /* [batch][limb of q][N] */
-    uint64_t *buffers; /* [batch][limb of q and p][digit][N], as far as needed: one [digit][N] per thread */
+    uint64_t *source; /* [batch][limb of q][N] */
+    uint64_t *digits; /* one thread: [digit][N]; a team: [batch][digit][limb of q and p][N] */
 } switch_shape;
 
 static switch_shape switch_shape_of(const device_tables *tables, const kernel_poly *a,
@@ -42,7 +40,7 @@ static switch_shape switch_shape_of(const device_tables *tables, const kernel_po
         .digit_size = params->digit_size,
         .limbs = q_limbs + params->p_count,
         .source = scratch,
-        .buffers = scratch + (size_t)batch_count * q_limbs * n,
+        .digits = scratch + (size_t)batch_count * q_limbs * n,
     };
     lanes_turns_fill(&shape.product.turns);
     return shape;
@@ -61,16 +59,16 @@ static void fill_source(const switch_shape *s, uint32_t entry, uint32_t limb) {
                 conversion, limb % s->digit_size, s->product.context);
 }
 
-/* One limb of the product of one entry: its digits pass through `buffer`. */
+/* One limb of the product of one entry. */
 static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, limb_product *product,
-                        uint32_t entry, uint32_t limb, uint32_t key, uint64_t *buffer) {
+                        uint32_t entry, uint32_t limb, uint32_t key) {
     const ckks_context *context = s->product.context;
     const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
     product->prime = basis_prime(basis, limb, context_params(context)->q_count);
     product->count = 0, product->key = NULL;
     find_key(product, &s->product, key, limb);
     for (uint32_t d = 0; d < product->count; d++) {
-        uint64_t *digit = buffer + (size_t)d * s->product.n;
+        uint64_t *digit = s->digits + (size_t)d * s->product.n;
         if (limb < s->product.q_limbs && limb / s->digit_size == d) {
             product->digit[d] = switch_input(s, entry, limb);
             continue;
@@ -84,52 +82,39 @@ static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, l
     run_product(out0, out1, product, &s->product);
 }
 
-/* the digits of one limb: of the running thread, or of the task where there are more threads than tasks */
-static uint64_t *switch_buffer(const switch_shape *s, uint32_t task, uint32_t task_count) {
-    const uint32_t threads = (uint32_t)omp_get_num_threads();
-    const uint32_t index = threads <= task_count ? (uint32_t)omp_get_thread_num() : task;
-    return s->buffers + (size_t)index * s->product.digits * s->product.n;
-}
-
 static void switch_product_limbs(const kernel_switch_product_args *args, const switch_shape *s) {
     const uint32_t outs = args->is_sum ? 1 : args->batch_count,
                    entries = args->is_sum ? args->batch_count : 1;
-    const uint32_t n = s->product.n, task_count = outs * s->limbs;
-#pragma omp parallel if ((size_t)task_count * n >= TEAM_WORDS_HEAVY)
-    {
-#pragma omp for collapse(2) schedule(dynamic)
-        for (uint32_t b = 0; b < args->batch_count; b++)
-            for (uint32_t i = 0; i < s->product.q_limbs; i++) fill_source(s, b, i);
-#pragma omp for collapse(2) schedule(dynamic)
-        for (uint32_t t = 0; t < outs; t++)
-            for (uint32_t j = 0; j < s->limbs; j++) {
-                uint64_t *buffer = switch_buffer(s, t * s->limbs + j, task_count);
-                uint64_t *out = args->out + ((size_t)t * 2 * s->limbs + j) * n;
-                limb_product product = {0};
-                for (uint32_t b = t; b < t + entries; b++, product.is_added = true) {
-                    const key_product_item *item = args->items ? &args->items[b] : &args->uniform;
-                    product.galois_element = item->galois_element;
-                    switch_limb(out, out + (size_t)s->limbs * n, s, &product, b, j, item->key, buffer);
-                }
+    const uint32_t n = s->product.n;
+    for (uint32_t b = 0; b < args->batch_count; b++)
+        for (uint32_t i = 0; i < s->product.q_limbs; i++) fill_source(s, b, i);
+    for (uint32_t t = 0; t < outs; t++)
+        for (uint32_t j = 0; j < s->limbs; j++) {
+            uint64_t *out = args->out + ((size_t)t * 2 * s->limbs + j) * n;
+            limb_product product = {0};
+            for (uint32_t b = t; b < t + entries; b++, product.is_added = true) {
+                const key_product_item *item = args->items ? &args->items[b] : &args->uniform;
+                product.galois_element = item->galois_element;
+                switch_limb(out, out + (size_t)s->limbs * n, s, &product, b, j, item->key);
             }
-    }
+        }
 }
 
-/* a team much smaller than the tasks keeps busy on them */
-static bool team_fits(uint32_t task_count) {
-    return 2 * (uint32_t)omp_get_max_threads() <= task_count || omp_get_max_threads() == 1;
+/* whether a launch of so many words stays on the calling thread */
+static bool is_alone(size_t words) {
+    return omp_get_max_threads() == 1 || words < TEAM_WORDS_HEAVY;
 }
 
 void ISA(cpu_switch_product)(const void *arguments) {
     const kernel_switch_product_args *args = arguments;
     const switch_shape shape = switch_shape_of(args->tables, &args->a, args->a_batch_stride,
                                                args->batch_count, args->keys, args->key_count, args->scratch);
-    if (team_fits((args->is_sum ? 1 : args->batch_count) * shape.limbs)) {
+    if (is_alone((size_t)args->batch_count * shape.limbs * shape.product.n)) {
         switch_product_limbs(args, &shape);
         return;
     }
     const kernel_mod_up_args up = {
-        args->tables, shape.buffers, args->a, args->a_batch_stride, args->batch_count, args->scratch,
+        args->tables, shape.digits, args->a, args->a_batch_stride, args->batch_count, args->scratch,
     };
     ISA(cpu_mod_up)(&up);
     const kernel_key_product_args product = {
@@ -137,7 +122,7 @@ void ISA(cpu_switch_product)(const void *arguments) {
         .out = args->out,
         .out_count = args->is_sum ? 1 : args->batch_count,
         .level = args->a.basis.q_count - 1,
-        .digits = shape.buffers,
+        .digits = shape.digits,
         .digits_count = args->batch_count,
         .keys = args->keys,
         .key_count = args->key_count,
@@ -167,7 +152,7 @@ static void whole_limb(const whole_switch *w, uint32_t entry, uint32_t limb) {
     if (args->add.words && limb < w->shape->product.q_limbs)
         for (uint32_t c = 0; c < args->add.component_count; c++)
             product.add[c] = poly_limb(&args->add, c, limb, n) + (size_t)entry * args->add_batch_stride * n;
-    switch_limb(w->product, w->product + n, w->shape, &product, entry, limb, args->key, w->shape->buffers);
+    switch_limb(w->product, w->product + n, w->shape, &product, entry, limb, args->key);
 }
 
 static void whole_entry(const whole_switch *w, uint32_t entry, uint32_t limbs_out) {
@@ -215,7 +200,7 @@ void ISA(cpu_key_switch)(const void *arguments) {
     uint64_t *product =
         args->scratch +
         switch_product_scratch(context_params(shape.product.context), q_limbs, args->batch_count) * n;
-    if (omp_get_max_threads() == 1 || (size_t)args->batch_count * shape.limbs * n < TEAM_WORDS_HEAVY) {
+    if (is_alone((size_t)args->batch_count * shape.limbs * n)) {
         whole_switches(args, &shape, product);
         return;
     }

@@ -257,8 +257,7 @@ static void check_mod_down(uint64_t *sum, uint64_t *add, uint32_t level, uint32_
     free(scratch);
 }
 
-/* SWITCH_PRODUCT and KEY_SWITCH of two polynomials: for one thread, for a small team, and for one that has
- * more threads than limbs */
+/* SWITCH_PRODUCT and KEY_SWITCH of two polynomials; now and then by a team, which works in another order */
 static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint32_t pattern) {
     const uint32_t key_digits = params_digit_count(now.f.params, key_level),
                    threads = (uint32_t)omp_get_max_threads();
@@ -276,8 +275,8 @@ static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint
                                        .uniform = {.key = 0, .galois_element = 3},
                                        .scratch = scratch};
     const uint64_t bytes = 2 * poly_bytes(basis_qp(level));
-    const uint32_t teams[3] = {threads, 2, 24};
-    for (uint32_t t = 0; t < (now.switches_seen++ % 16 ? 1 : 3); t++) {
+    const uint32_t teams[2] = {threads, 2};
+    for (uint32_t t = 0; t < (now.switches_seen++ % 16 ? 1 : 2); t++) {
         omp_set_num_threads((int)teams[t]);
         args.items = args.items_host = NULL, args.is_sum = 0;
         compare(KERNEL_SWITCH_PRODUCT, &args, &args.out, 2 * bytes);
