@@ -226,6 +226,7 @@ static void add_row(rewritten *r, const Onnx__Graph *g, const Onnx__Tensor *inpu
 
 /* `encrypted`: the input that stays one, or UINT32_MAX */
 static void rewrite(rewritten *r, const node_case *c, uint32_t encrypted) {
+    char *own_names[PORTS_MAX];
     const Onnx__Graph *g = c->model->graph;
     *r = (rewritten){.model = *c->model, .graph = *g};
     r->model.graph = &r->graph;
@@ -235,6 +236,7 @@ static void rewrite(rewritten *r, const node_case *c, uint32_t encrypted) {
         memcpy(r->graph.initializer, g->initializer, g->n_initializer * sizeof *g->initializer);
     for (uint32_t i = 0; i < c->input_count; i++) {
         if (i == encrypted) continue;
+        own_names[i] = c->inputs[i]->name;
         c->inputs[i]->name = c->input_names[i]; /* borrowed until packed */
         r->graph.initializer[r->graph.n_initializer++] = c->inputs[i];
     }
@@ -247,7 +249,7 @@ static void rewrite(rewritten *r, const node_case *c, uint32_t encrypted) {
     assert_non_null(r->bytes);
     onnx__model__pack(&r->model, r->bytes);
     for (uint32_t i = 0; i < c->input_count; i++)
-        if (i != encrypted) c->inputs[i]->name = NULL;
+        if (i != encrypted) c->inputs[i]->name = own_names[i];
 }
 
 static void rewritten_free(rewritten *r) {
