@@ -505,7 +505,7 @@ static void fill_summary(compilation *c) {
 static ckks_status describe_layers(Ckksd__V1__CompileReport *out, compilation *c, ckks_error *err) {
     const uint32_t count = c->report->layer_count;
     Ckksd__V1__ReportLayer *layers = arena_take(&c->memory, count, sizeof *layers);
-    out->layers = arena_take(&c->memory, count, sizeof *out->layers);
+    out->layers = arena_take(&c->memory, count, sizeof(void *));
     if (!layers || !out->layers) return NO_MEMORY(err);
     for (uint32_t i = 0; i < count; i++) {
         const emitted_layer *from = &c->report->layers[i];

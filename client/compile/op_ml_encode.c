@@ -291,26 +291,29 @@ static ckks_status label_encoder_lower(lowering *l, const model_node *node, ckks
     if (made.kind != SYMBOL_CLIENT || !made.is_label) return before_encryption(l, node, err);
     ckks_status rc = encoder_codes(&keys, &mapped, &count, &otherwise, l->model, node, l->memory, err);
     if (rc != CKKS_OK) return rc;
-    if (made.steps.label_count)
+    if (made.steps.labels)
         return lower_refuse(l, node, "it renames labels that have names already",
                             "end the model at the classifier's label", err);
+    /* the classifier's own numbers, or those of the classes */
+    const int64_t *numbers = made.steps.label_numbers;
+    const uint32_t classes = numbers ? made.steps.label_count : count;
     const bool is_text = l->model->values[node->outputs[0]].is_text;
-    made.steps.label_count = count;
-    made.steps.labels = is_text ? arena_take(l->memory, count, sizeof *made.steps.labels) : NULL;
-    made.steps.label_numbers =
-        is_text ? NULL : arena_take(l->memory, count, sizeof *made.steps.label_numbers);
-    if (!made.steps.labels && !made.steps.label_numbers) return NO_MEMORY(node, err);
-    for (uint32_t i = 0; i < count; i++) {
-        if (!(keys[i] >= 0 && keys[i] < count) || keys[i] != floor(keys[i]))
-            return lower_refuse(l, node, "its keys are not the numbers of the classes",
+    const char **names = arena_take(l->memory, classes, sizeof(void *));
+    int64_t *renamed = arena_take(l->memory, classes, sizeof *renamed);
+    if (!names || !renamed) return NO_MEMORY(node, err);
+    for (uint32_t i = 0; i < classes; i++) {
+        uint32_t at = 0;
+        while (at < count && keys[at] != (numbers ? (double)numbers[i] : i)) at++;
+        if (at == count && isnan(otherwise))
+            return lower_refuse(l, node, "it has no key for a class of the classifier",
                                 "end the model at the classifier's label", err);
-        if (is_text)
-            made.steps.labels[(uint32_t)keys[i]] = model_text(l->model, mapped[i]);
-        else
-            made.steps.label_numbers[(uint32_t)keys[i]] = (int64_t)mapped[i];
+        const double value = at < count ? mapped[at] : otherwise;
+        names[i] = model_text(l->model, value);
+        renamed[i] = is_text ? 0 : (int64_t)value;
     }
-    for (uint32_t i = 0; is_text && i < count; i++)
-        if (!made.steps.labels[i]) made.steps.labels[i] = "";
+    made.steps.label_count = classes;
+    made.steps.labels = is_text ? names : NULL;
+    made.steps.label_numbers = is_text ? NULL : renamed;
     l->symbols[node->outputs[0]] = made;
     return CKKS_OK;
 }

@@ -82,7 +82,8 @@ static ckks_status support_read(regressor *r, const model_node *node, arena *mem
     if (rc != CKKS_OK) return rc;
     const bool has_supports = node_int(node, "n_supports", 0) > 0;
     const uint64_t wanted = has_supports ? (uint64_t)count * r->columns : 0;
-    if (!count || vector_count != wanted || (!has_supports && count != r->columns) || rho_count > 1)
+    if (!count || vector_count != wanted || (has_supports && !vectors) ||
+        (!has_supports && count != r->columns) || rho_count > 1)
         return node_error(node, err, "%zu coefficients and %zu numbers of support vectors for %u columns",
                           count, vector_count, r->columns);
     r->rows = 1;
@@ -121,6 +122,7 @@ static ckks_status regressor_evaluate(evaluation *e, ckks_error *err) {
                            err); /* refused when lowered */
     ckks_status rc = regressor_read(&r, e->node, x, e->memory, err);
     if (rc != CKKS_OK) return rc;
+    CKKS_ASSERT(r.weights && r.bias);
     const int64_t dims[2] = {1, r.rows};
     if ((rc = output_shape(e, 0, dims, 2, err)) != CKKS_OK) return rc;
     for (uint32_t i = 0; i < r.rows; i++) {

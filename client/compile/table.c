@@ -16,7 +16,7 @@ table_expr *table_expr_make(onnx_model *m, table_expr what) {
 /* ---- the walk ---- */
 
 static ckks_status input_lanes(onnx_model *m, const model_input *in, ckks_error *err) {
-    const table_expr **lanes = arena_take(&m->memory, in->shape.count, sizeof *lanes);
+    const table_expr **lanes = arena_take(&m->memory, in->shape.count, sizeof(void *));
     if (!lanes) return NO_MEMORY(err);
     for (uint32_t i = 0; i < in->shape.count; i++) {
         lanes[i] = table_expr_make(m, (table_expr){.kind = in->is_text ? EXPR_TEXT : EXPR_RAW,
@@ -155,7 +155,7 @@ static ckks_status collect_elements(onnx_model *m, ckks_error *err) {
     element_index x = {.bucket_count = 16};
     while (x.bucket_count < 2 * most) x.bucket_count *= 2;
     x.buckets = arena_take(&m->memory, x.bucket_count, sizeof *x.buckets);
-    t->elements = arena_take(&m->memory, most, sizeof *t->elements);
+    t->elements = arena_take(&m->memory, most, sizeof(void *));
     if (!x.buckets || !t->elements) return NO_MEMORY(err);
     for (uint32_t i = 0; i < x.bucket_count; i++) x.buckets[i] = MODEL_NONE;
     for (uint32_t v = 0; v < m->value_count; v++) {
@@ -179,8 +179,8 @@ static ckks_status collect_texts(onnx_model *m, ckks_error *err) {
                 e->group->is_listed = true;
                 most += e->group->count;
             }
-    t->groups = arena_take(&m->memory, most, sizeof *t->groups);
-    t->texts = arena_take(&m->memory, most, sizeof *t->texts);
+    t->groups = arena_take(&m->memory, most, sizeof(void *));
+    t->texts = arena_take(&m->memory, most, sizeof(void *));
     if (!t->texts || !t->groups) return NO_MEMORY(err);
     for (uint32_t i = 0; i < t->element_count; i++)
         for (const table_expr *e = t->elements[i]; e; e = e->from) {

@@ -17,7 +17,7 @@ static bool is_type(const model_node *node, const char *type) {
 
 /* the lanes of output `k`, to be filled */
 static const table_expr **output_lanes(onnx_model *m, const model_node *node, uint32_t k) {
-    return arena_take(&m->memory, m->values[node->outputs[k]].sample.count, sizeof(table_expr *));
+    return arena_take(&m->memory, m->values[node->outputs[k]].sample.count, sizeof(void *));
 }
 
 /* ---- elements that move ---- */
@@ -49,7 +49,7 @@ static ckks_status number_inputs(tensor *values, const table_expr ***list, uint3
     for (uint32_t k = 0; k < node->input_count; k++)
         if (node->inputs[k] != MODEL_NONE) room += m->values[node->inputs[k]].sample.count;
     *total = 0;
-    *list = arena_take(scratch, room, sizeof **list);
+    *list = arena_take(scratch, room, sizeof(void *));
     if (!*list) return NO_MEMORY(err);
     for (uint32_t k = 0; k < node->input_count; k++) {
         const uint32_t v = node->inputs[k];
@@ -224,12 +224,12 @@ static table_expr *number_step(step_maker *s, const table_expr *from, uint32_t i
             (table_expr){.kind = EXPR_THRESHOLD, .a = node_float(node, "threshold", 0), .is_integer = true});
     if (is_type(node, "ai.onnx.ml.OneHotEncoder")) {
         if (!from->is_integer) from = chain(s, from, (table_expr){.kind = EXPR_TRUNCATE, .is_integer = true});
-        return from ? chain(s, from,
-                            (table_expr){.kind = EXPR_ONE_HOT,
-                                         .codes = s->codes,
-                                         .index = i % s->codes->count,
-                                         .is_integer = true})
-                    : NULL;
+        return from && s->codes ? chain(s, from,
+                                        (table_expr){.kind = EXPR_ONE_HOT,
+                                                     .codes = s->codes,
+                                                     .index = i % s->codes->count,
+                                                     .is_integer = true})
+                                : NULL;
     }
     if (is_type(node, "ai.onnx.ml.LabelEncoder"))
         return chain(s, from, (table_expr){.kind = EXPR_LOOK_UP, .codes = s->codes});
@@ -307,6 +307,7 @@ static ckks_status lanewise_rule(onnx_model *m, const model_node *node, ckks_err
     if (is_type(node, "ai.onnx.ml.OneHotEncoder") || is_type(node, "ai.onnx.ml.LabelEncoder")) {
         table_codes *codes;
         if ((rc = number_codes(&codes, m, node, err)) != CKKS_OK) return rc;
+        if (!codes->count) return node_error(node, err, "has no categories");
         s.codes = codes;
     }
     return lanewise(&s, 0, err);
@@ -348,7 +349,7 @@ static ckks_status normalise_rule(onnx_model *m, const model_node *node, ckks_er
             group->norm = norms[i].norm;
     if (!group->norm) return node_error(node, err, "an unknown norm");
     for (uint32_t i = 0; i < count; i++)
-        for (const table_expr *e = from[i]; e; e = e->from)
+        for (const table_expr *e = from[i]; e->from; e = e->from)
             if (e->kind == EXPR_NORMALISE)
                 return model_refuse(m, node, "it normalises what is normalised already",
                                     "leave one of the normalisers out", err);

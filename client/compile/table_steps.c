@@ -44,9 +44,9 @@ static ckks_status add_step(step **out, emission *e, uint32_t kind, ckks_error *
     step *made = arena_take(&e->m->memory, 1, sizeof *made);
     if (t->step_count == e->capacity) {
         e->capacity = e->capacity ? 2 * e->capacity : 16;
-        step **grown = arena_take(&e->m->memory, e->capacity, sizeof *grown);
+        step **grown = arena_take(&e->m->memory, e->capacity, sizeof(void *));
         if (!grown) return NO_MEMORY(err);
-        if (t->step_count) memcpy(grown, t->steps, t->step_count * sizeof *grown);
+        if (t->step_count) memcpy(grown, t->steps, t->step_count * sizeof(void *));
         t->steps = grown;
     }
     if (!made) return NO_MEMORY(err);
