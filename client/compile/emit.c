@@ -270,7 +270,7 @@ static ckks_status share_block(emission *e, block_sum *b, uint32_t term, uint32_
     uint32_t count = 0, x;
     bool is_cheaper = false;
     layout_matrix *made = arena_take(&scratch, blocks, sizeof *made);
-    const layout_matrix **matrices = arena_take(&scratch, blocks, sizeof *matrices);
+    const layout_matrix **matrices = arena_take(&scratch, blocks, sizeof(void *));
     uint32_t *block = arena_take(&scratch, blocks, sizeof *block);
     uint32_t *values = arena_take(&scratch, blocks, sizeof *values);
     ckks_status rc = made && matrices && block && values ? CKKS_OK : NO_MEMORY(err);

@@ -77,7 +77,7 @@ static ckks_status absorb(bool *is_done, ir_graph *g, ir_node *node, uint32_t in
                           ckks_error *err) {
     const sparse *matrix = node->terms[index].matrix;
     ir_term *terms = arena_take(g->memory, (uint64_t)node->term_count + inner->term_count, sizeof *terms);
-    sparse **products = arena_take(g->memory, inner->term_count, sizeof *products);
+    sparse **products = arena_take(g->memory, inner->term_count, sizeof(void *));
     if (!terms || !products) return NO_MEMORY(err);
     for (uint32_t t = 0; t < inner->term_count; t++) {
         ckks_error local = {0};

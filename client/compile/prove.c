@@ -197,7 +197,7 @@ static ckks_status compare_in_clear(proving *p, uint64_t row, ckks_error *err) {
     const uint32_t slot_count = params_slot_count_max(p->params), period = p->program->input_map.period;
     const size_t vectors = (size_t)pl->input_count + pl->output_count;
     double *memory = malloc(vectors * slot_count * sizeof *memory);
-    double **at = malloc(vectors * sizeof *at);
+    double **at = calloc(vectors, sizeof *at);
     ckks_status rc = memory && at ? CKKS_OK : NO_MEMORY(err);
     if (rc != CKKS_OK) goto out;
     for (size_t k = 0; k < vectors; k++) at[k] = memory + k * slot_count;

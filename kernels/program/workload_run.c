@@ -77,7 +77,10 @@ static ckks_status audit(const workload *w, uint32_t index, const ckks_value *va
                 "value %u came out with %u limbs, %u components, batch %u; planned %u, %u, %u",
                 op->first_output + i, s->limb_count, s->component_count, s->batch_count, planned->level + 1,
                 planned->component_count, planned->batch_count);
-        if (memcmp(&s->scale, &planned->scale, sizeof s->scale) != 0)
+        uint64_t tracked, wanted;
+        memcpy(&tracked, &s->scale, sizeof tracked);
+        memcpy(&wanted, &planned->scale, sizeof wanted);
+        if (tracked != wanted)
             return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "scale",
                                   "value %u came out at scale %a, planned %a", op->first_output + i, s->scale,
                                   planned->scale);
