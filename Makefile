@@ -293,15 +293,15 @@ define link_test
 	@echo "  LD  $@"
 	$(Q)$(CC) $(WRAP) $^ $(TEST_LINK) -o $@
 endef
-# the AVX-512 kernels with each instruction replaced by its definition: checked where the instructions are missing
-DEFINED_TEST := $(B)/tests/unit/test_cpu_avx512_defined
-DEFINED_OBJ := $(patsubst %.c,$(B)/defined/%.o,$(wildcard kernels/cpu/*_avx512.c))
+# the AVX-512 code with each instruction replaced by its definition: checked where the instructions are missing
+DEFINED_TEST := $(B)/tests/unit/test_cpu_avx512_defined $(B)/tests/unit/test_limb_avx512_defined
+DEFINED_OBJ := $(patsubst %.c,$(B)/defined/%.o,$(wildcard kernels/cpu/*_avx512.c kernels/scheme/*_avx512.c))
 $(B)/defined/%.o: %.c tests/support/avx512_defined.h $(FLAGS_STAMP) | gen
 	@mkdir -p $(@D)
 	@echo "  CC  $< (defined)"
 	$(Q)$(CCACHE) $(CC) $(CFLAGS_ALL) -O1 -mavx2 -mfma -mbmi2 -Wno-psabi -DCKKS_DEBUG_BOUNDS $(WARN) -include tests/support/avx512_defined.h \
 	    -MMD -MP -c $< -o $@
-$(DEFINED_TEST): $(B)/fault/tests/unit/test_cpu_avx512_defined.o $(DEFINED_OBJ) $(TEST_LIBS)
+$(DEFINED_TEST): $(B)/tests/%: $(B)/fault/tests/%.o $(DEFINED_OBJ) $(TEST_LIBS)
 	$(link_test)
 $(filter-out $(DEFINED_TEST),$(UNIT_BIN)) $(CONFORMANCE_BIN): $(B)/tests/%: $(B)/fault/tests/%.o $(TEST_LIBS)
 	$(link_test)

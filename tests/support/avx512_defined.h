@@ -1,8 +1,7 @@
 /*
- * The AVX-512 intrinsics that kernels/cpu uses, by their definitions in plain C: so that the AVX-512 kernels
- * can be checked, word for word and with their bounds, on a machine that lacks the instructions.
- * Force-included
- * (-include) when kernels/cpu/..._avx512.c are compiled for test_cpu_avx512_defined; nothing else uses it.
+ * The AVX-512 intrinsics that kernels/ uses, by their definitions in plain C: so that the AVX-512 code can be
+ * checked, word for word and with its bounds, on a machine that lacks the instructions. Force-included
+ * (-include) when kernels/..._avx512.c are compiled for test_*_avx512_defined; nothing else uses it.
  *
  * Names are macros over functions of our own: the compiler's header has declared the originals already, for a
  * target that is not switched on here.
@@ -81,12 +80,15 @@ DEFINED __m512d to_d(defined512 x) {
 DEFINE_DD(_mm512_add_pd, a.d[i] + b.d[i])
 DEFINE_DD(_mm512_sub_pd, a.d[i] - b.d[i])
 DEFINE_DD(_mm512_mul_pd, a.d[i] * b.d[i])
+DEFINE_DD(_mm512_div_pd, a.d[i] / b.d[i])
+DEFINE_DD(_mm512_max_pd, a.d[i] > b.d[i] ? a.d[i] : b.d[i])
 DEFINE_DDD(_mm512_fmadd_pd, fma(a.d[i], b.d[i], c.d[i]))
 DEFINE_DDD(_mm512_fmsub_pd, fma(a.d[i], b.d[i], -c.d[i]))
 DEFINE_DDD(_mm512_fnmadd_pd, fma(-a.d[i], b.d[i], c.d[i]))
 DEFINE_II(_mm512_add_epi64, a.w[i] + b.w[i])
 DEFINE_II(_mm512_sub_epi64, a.w[i] - b.w[i])
 DEFINE_II(_mm512_and_si512, a.w[i] & b.w[i])
+DEFINE_II(_mm512_or_si512, a.w[i] | b.w[i])
 DEFINE_II(_mm512_min_epu64, a.w[i] < b.w[i] ? a.w[i] : b.w[i])
 DEFINE_II(_mm512_permutexvar_epi64, b.w[a.w[i] & 7])
 DEFINE_III(_mm512_madd52lo_epu64,
@@ -165,12 +167,60 @@ DEFINED __m512i defined__mm512_cvtpd_epi64(__m512d x) {
     EACH r.w[i] = (uint64_t)llrint(a.d[i]);
     return to_i(r);
 }
+DEFINED __m512d defined__mm512_cvtepi64_pd(__m512i x) {
+    const defined512 a = from_i(x);
+    defined512 r;
+    EACH r.d[i] = (double)(int64_t)a.w[i];
+    return to_d(r);
+}
+DEFINED __m512i defined__mm512_cvtepi8_epi64(__m128i x) {
+    int8_t bytes[16];
+    defined512 r;
+    memcpy(bytes, &x, sizeof bytes);
+    EACH r.w[i] = (uint64_t)(int64_t)bytes[i];
+    return to_i(r);
+}
+DEFINED __m512d defined__mm512_abs_pd(__m512d x) {
+    defined512 r = from_d(x);
+    EACH r.d[i] = fabs(r.d[i]);
+    return to_d(r);
+}
+DEFINED __m512d defined__mm512_roundscale_pd(__m512d x, int control) {
+    defined512 r = from_d(x);
+    if (control != (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)) __builtin_trap();
+    EACH r.d[i] = rint(r.d[i]);
+    return to_d(r);
+}
 DEFINED __mmask8 defined__mm512_cmp_pd_mask(__m512d a_, __m512d b_, int predicate) {
     const defined512 a = from_d(a_), b = from_d(b_);
     unsigned mask = 0;
-    if (predicate != _CMP_LT_OQ) __builtin_trap();
-    EACH mask |= (unsigned)(a.d[i] < b.d[i]) << i;
+    if (predicate == _CMP_LT_OQ)
+        EACH mask |= (unsigned)(a.d[i] < b.d[i]) << i;
+    else if (predicate == _CMP_NEQ_UQ)
+        EACH mask |= (unsigned)!(a.d[i] == b.d[i]) << i;
+    else if (predicate == _CMP_NLE_UQ)
+        EACH mask |= (unsigned)!(a.d[i] <= b.d[i]) << i;
+    else
+        __builtin_trap();
     return (__mmask8)mask;
+}
+DEFINED __mmask8 defined__mm512_movepi64_mask(__m512i x) {
+    const defined512 a = from_i(x);
+    unsigned mask = 0;
+    EACH mask |= (unsigned)(a.w[i] >> 63) << i;
+    return (__mmask8)mask;
+}
+DEFINED __m512d defined__mm512_mask_mov_pd(__m512d source, __mmask8 mask, __m512d a_) {
+    const defined512 a = from_d(a_);
+    defined512 r = from_d(source);
+    EACH if (mask >> i & 1) r.d[i] = a.d[i];
+    return to_d(r);
+}
+DEFINED __m512i defined__mm512_mask_add_epi64(__m512i source, __mmask8 mask, __m512i a_, __m512i b_) {
+    const defined512 a = from_i(a_), b = from_i(b_);
+    defined512 r = from_i(source);
+    EACH if (mask >> i & 1) r.w[i] = a.w[i] + b.w[i];
+    return to_i(r);
 }
 DEFINED __m512d defined__mm512_mask_add_pd(__m512d source, __mmask8 mask, __m512d a_, __m512d b_) {
     const defined512 a = from_d(a_), b = from_d(b_);
@@ -216,6 +266,26 @@ DEFINED __m256d defined__mm512_extractf64x4_pd(__m512d a, int half) {
 }
 
 #undef EACH
+#undef _mm512_abs_pd
+#define _mm512_abs_pd defined__mm512_abs_pd
+#undef _mm512_cvtepi64_pd
+#define _mm512_cvtepi64_pd defined__mm512_cvtepi64_pd
+#undef _mm512_cvtepi8_epi64
+#define _mm512_cvtepi8_epi64 defined__mm512_cvtepi8_epi64
+#undef _mm512_div_pd
+#define _mm512_div_pd defined__mm512_div_pd
+#undef _mm512_mask_add_epi64
+#define _mm512_mask_add_epi64 defined__mm512_mask_add_epi64
+#undef _mm512_mask_mov_pd
+#define _mm512_mask_mov_pd defined__mm512_mask_mov_pd
+#undef _mm512_max_pd
+#define _mm512_max_pd defined__mm512_max_pd
+#undef _mm512_movepi64_mask
+#define _mm512_movepi64_mask defined__mm512_movepi64_mask
+#undef _mm512_or_si512
+#define _mm512_or_si512 defined__mm512_or_si512
+#undef _mm512_roundscale_pd
+#define _mm512_roundscale_pd defined__mm512_roundscale_pd
 #undef _mm512_add_epi64
 #define _mm512_add_epi64 defined__mm512_add_epi64
 #undef _mm512_add_pd

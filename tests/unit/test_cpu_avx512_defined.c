@@ -4,4 +4,4 @@
  */
 #define AVX512_DEFINED
 
-#include "tests/unit/test_cpu_vector_kernels.c"
+#include "tests/unit/test_cpu_vector_kernels.c" // NOLINT(bugprone-suspicious-include): the same tests
