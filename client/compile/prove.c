@@ -197,13 +197,14 @@ static ckks_status compare_in_clear(proving *p, uint64_t row, ckks_error *err) {
     const uint32_t slot_count = params_slot_count_max(p->params), period = p->program->input_map.period;
     const size_t vectors = (size_t)pl->input_count + pl->output_count;
     double *memory = malloc(vectors * slot_count * sizeof *memory);
-    double **at = calloc(vectors, sizeof *at);
+    double **at = malloc(vectors * sizeof(void *));
     ckks_status rc = memory && at ? CKKS_OK : NO_MEMORY(err);
     if (rc != CKKS_OK) goto out;
     for (size_t k = 0; k < vectors; k++) at[k] = memory + k * slot_count;
     for (uint32_t k = 0; k < pl->input_count; k++) {
-        fill_slots(at[k], p, p->rows->rows + row * p->rows->element_count, k);
-        for (uint32_t i = period; i < slot_count; i++) at[k][i] = at[k][i - period];
+        double *slots = memory + (size_t)k * slot_count;
+        fill_slots(slots, p, p->rows->rows + row * p->rows->element_count, k);
+        for (uint32_t i = period; i < slot_count; i++) slots[i] = slots[i - period];
     }
     rc = plan_interpret(at + pl->input_count, pl, (const double *const *)at, err);
     if (rc == CKKS_OK)
