@@ -369,11 +369,12 @@ static void blocks_may_share_their_rotations(void **state) {
     assert_true(operations[1] < operations[0]);
     /* a plan that claims another number of outputs, or rotates one of them, is refused */
     plan *p = &b.program.plan;
-    plan_operation *many = NULL;
-    for (uint32_t k = 0; k < p->operation_count; k++)
-        if (p->operations[k].kind == PLAN_LINEAR_TRANSFORM && p->operations[k].output_count > 1)
-            many = (plan_operation *)(uintptr_t)&p->operations[k];
-    assert_non_null(many);
+    uint32_t at_operation = 0;
+    while (at_operation + 1 < p->operation_count && p->operations[at_operation].output_count == 1)
+        at_operation++;
+    plan_operation *many = (plan_operation *)(uintptr_t)&p->operations[at_operation];
+    assert_int_equal(many->kind, PLAN_LINEAR_TRANSFORM);
+    assert_true(many->output_count > 1);
     const plan_transform *t = &p->transforms[many->transform];
     int32_t *steps = (int32_t *)(uintptr_t)t->giant_steps;
     ckks_error err = {0};
