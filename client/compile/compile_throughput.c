@@ -7,6 +7,9 @@
 #include <math.h>
 #include <string.h>
 
+/* what a daemon takes in one message unless it is told otherwise, less a header */
+#define DAEMON_MESSAGE_BYTES (63u << 20)
+
 #define NO_MEMORY(err) ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to compile")
 
 /* Bits are cheap here: results are tried to be so much better than they must be, first. */
@@ -102,6 +105,22 @@ static ckks_status find_choice(search *s, const throughput_choice *list, uint32_
     return rc == CKKS_OK ? CKKS_OK : ckks_error_set(err, rc, last.field, "%s", last.message);
 }
 
+/* what its clients and its operator must know */
+static ckks_status note_limits(const compilation *c, ckks_error *err) {
+    const plan *p = &c->program.plan;
+    const uint64_t bytes = packing_poly_bytes(p->params, p->values[0].level, false, p->values[0].batch_count);
+    if (bytes > DAEMON_MESSAGE_BYTES) {
+        const ckks_status rc = report_note(
+            c->report, err, "a request takes %.0f MiB: the daemon must be told (bulk_message_bytes)",
+            (double)bytes / (1 << 20));
+        if (rc != CKKS_OK) return rc;
+    }
+    if (!c->program.secret_key_only) return CKKS_OK;
+    return report_note(c->report, err,
+                       "inputs must be encrypted with the secret key: under the public key their noise would "
+                       "break the promise");
+}
+
 ckks_status compile_throughput(compilation *c, ckks_error *err) {
     const double allowed = PROMISE_SHARE * compile_score_range(c) / c->score_scale;
     const double wanted = c->options.target_error * compile_score_range(c);
@@ -125,10 +144,7 @@ ckks_status compile_throughput(compilation *c, ckks_error *err) {
     }
     if (rc != CKKS_OK) return rc;
     c->scores = s.scores;
-    if (!c->program.secret_key_only) return CKKS_OK;
-    return report_note(c->report, err,
-                       "inputs must be encrypted with the secret key: under the public key their noise would "
-                       "break the promise");
+    return note_limits(c, err);
 }
 
 /* ---- both layouts ---- */

@@ -56,6 +56,19 @@ static void call_fini(call *c) {
     free(c->layout);
 }
 
+/* A server hangs up on what is larger than it takes, without a word: so it is said here. */
+static ckks_status check_size(const call *c, uint64_t total, ckks_error *err) {
+    const Ckksd__V1__ServerMetadataReply *s = c->connection->server;
+    const Ckksd__V1__Limits *limits = s ? s->limits : NULL;
+    if (!limits || !c->request->is_bulk || !limits->has_bulk_message_bytes ||
+        total <= limits->bulk_message_bytes)
+        return CKKS_OK;
+    return ckks_error_set(err, CKKS_TOO_LARGE, "request",
+                          "%llu bytes, the server takes messages of at most %llu: its operator raises "
+                          "bulk_message_bytes",
+                          (unsigned long long)total, (unsigned long long)limits->bulk_message_bytes);
+}
+
 static ckks_status build(nng_msg **out, call *c, ckks_error *err) {
     const rpc_request *r = c->request;
     ckks_status rc = CKKS_OK;
@@ -96,6 +109,7 @@ static ckks_status build(nng_msg **out, call *c, ckks_error *err) {
                             header_bytes, FRAME_HEADER_BYTES_MAX);
         goto out;
     }
+    if ((rc = check_size(c, total, err)) != CKKS_OK) goto out;
     if (nng_msg_alloc(&message, (size_t)total) != 0) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a message of %llu bytes",
                             (unsigned long long)total);

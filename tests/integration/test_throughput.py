@@ -193,6 +193,20 @@ def what_does_not_go_with_it_is_refused(s):
     assert done.returncode != 0 and "--batch" in done.stderr
 
 
+def a_request_larger_than_the_server_takes_is_refused_at_once(s):
+    """The server would hang up without a word, and the client try again until its time is over."""
+    small = harness.Daemon({"bc": f"{s.folder}/breast-cancer.ckm"}, extra="[listen]\nbulk_message_bytes = 512K").wait_ready()
+    try:
+        token = f"{s.folder}/small.token"
+        with open(token, "w", encoding="utf-8") as file:
+            file.write(small.token + "\n")
+        done = s.ctl("infer", "bc", f"{harness.MODELS}/breast-cancer/test.csv", "--server", small.addresses()["ipc"], "--token-file", token,
+                     expect=3)
+        assert "524288" in done.stderr and "bulk_message_bytes" in done.stderr, done.stderr
+    finally:
+        assert small.stop() == 0
+
+
 def auto_prints_both_layouts(s):
     source = f"{harness.MODELS}/breast-cancer"
     done = s.ctl("compile", f"{source}/breast-cancer.onnx", "--calibration", f"{source}/calibration.csv", "--layout", "auto", "--batch", "100000",
@@ -255,7 +269,8 @@ def main():
         for how in (signal.SIGINT, signal.SIGKILL):
             tests.run(an_interrupted_run_goes_on, s, how, label=how.name)
         for test in (a_torn_journal_and_torn_results_are_cut_off, other_rows_or_another_model_do_not_go_on,
-                     a_bad_row_is_named_and_what_came_before_is_kept, what_does_not_go_with_it_is_refused, auto_prints_both_layouts,
+                     a_bad_row_is_named_and_what_came_before_is_kept, what_does_not_go_with_it_is_refused,
+                     a_request_larger_than_the_server_takes_is_refused_at_once, auto_prints_both_layouts,
                      the_foreign_client_scores_a_batch, a_batch_of_another_size_is_refused_by_name):
             tests.run(test, s)
 
