@@ -106,7 +106,7 @@ static void stats_say_what_was_captured(void **state) {
     assert_ok(test_program_capture(&t, 1, NULL));
     for (int i = 0; i < 3; i++) assert_works(&t, a, b);
     graph_program_get_stats(t.program, &stats);
-    assert_true(stats.kernel_nodes >= 5);
+    assert_true(stats.kernel_nodes >= 3);  /* a product and two key switches at least */
     assert_int_equal(stats.copy_nodes, 2); /* both results are copied to their buffers */
     assert_int_equal(stats.input_bytes, 2 * t.inputs[0].bytes);
     assert_int_equal(stats.output_bytes, t.outputs[0].bytes + t.outputs[1].bytes);
