@@ -212,6 +212,51 @@ static void a_model_that_is_only_affine_keeps_its_last_layer(void **state) {
     arena_fini(&memory);
 }
 
+/* every function of the list, on the range that rows show plus its margin */
+static void every_activation_becomes_a_polynomial_within_its_tolerance(void **state) {
+    (void)state;
+    static const double parameters[][IR_PARAMETERS] = {
+        [IR_LEAKY_RELU] = {0.1}, [IR_ELU] = {1},        [IR_SELU] = {1.6733, 1.0507},
+        [IR_CELU] = {2},         [IR_CLIP] = {-1, 1.5}, [IR_HARD_SIGMOID] = {0.2, 0.5},
+        [IR_POW] = {3},
+    };
+    prng r;
+    prng_init(&r, 60);
+    for (uint32_t f = IR_RELU; f <= IR_POW; f++) {
+        arena memory = {0};
+        ir_graph exact, g;
+        ckks_error err = {0};
+        double rows[64], before[64], after[64];
+        const double tolerance = 0.02;
+        const calibration data = {rows, 64, 1};
+        for (int i = 0; i < 64; i++) rows[i] = 3 * prng_symmetric(&r);
+        ir_init(&exact, &memory);
+        ir_node activation = {.kind = IR_ACTIVATION, .count = 1, .function = (ir_function)f};
+        if (f < sizeof parameters / sizeof *parameters)
+            memcpy(activation.parameters, parameters[f], sizeof activation.parameters);
+        activation.a = append(&exact, (ir_node){.kind = IR_INPUT, .count = 1});
+        exact.output = append(&exact, activation);
+        CHECK_STATUS(graph_observe(&exact, &data, before, &err), CKKS_OK);
+        CHECK_STATUS(graph_substitute(&g, &exact, tolerance, 0.25, &err), CKKS_OK);
+        CHECK_STATUS(graph_observe(&g, &data, after, &err), CKKS_OK);
+        const ir_node *p = &g.nodes[g.output];
+        double low = INFINITY, high = -INFINITY, worst = 0;
+        for (int i = 0; i <= 1000; i++) {
+            const double x = p->interval_low + (p->interval_high - p->interval_low) * i / 1000;
+            const double y = ir_function_value((ir_function)f, activation.parameters, x);
+            low = fmin(low, y), high = fmax(high, y);
+        }
+        for (int i = 0; i < 64; i++) worst = fmax(worst, fabs(before[i] - after[i]));
+        print_message("  %-12s degree %2u on [%.2f, %.2f], error %.1e\n", ir_function_name((ir_function)f),
+                      p->degree, p->interval_low, p->interval_high, worst);
+        assert_int_equal(p->kind, IR_POLYNOMIAL);
+        assert_true(p->polynomial_error <= tolerance * (high - low) / 2 * 1.01);
+        assert_true(worst <= p->polynomial_error * 1.01);
+        if (f == IR_POW) assert_true(p->degree <= 3); /* it is one as it stands */
+        arena_fini(&memory);
+    }
+}
+
 /* ---- layout ---- */
 
 /* what diagonals, rotations and folding do to one block of x; y has l->slot_count slots */
@@ -486,6 +531,7 @@ int main(void) {
         cmocka_unit_test(nothing_folds_across_a_value_with_a_second_consumer),
         cmocka_unit_test(leading_affine_steps_become_the_clients),
         cmocka_unit_test(a_model_that_is_only_affine_keeps_its_last_layer),
+        cmocka_unit_test(every_activation_becomes_a_polynomial_within_its_tolerance),
         cmocka_unit_test(diagonals_compute_the_matrix_and_leave_clean_slots),
         cmocka_unit_test(wide_matrices_need_few_diagonals_and_rotations),
         cmocka_unit_test(smallest_ring_that_passes_the_gate_is_chosen),
