@@ -116,7 +116,7 @@ static uint32_t text_bucket(const text_pool *p, const uint8_t *bytes, size_t siz
     for (size_t i = 0; i < size; i++) h = (h ^ bytes[i]) * 16777619u;
     for (h &= p->bucket_count - 1; p->buckets[h] != MODEL_NONE; h = (h + 1) & (p->bucket_count - 1)) {
         const char *text = p->texts[p->buckets[h]];
-        if (strlen(text) == size && memcmp(text, bytes, size) == 0) break;
+        if (strlen(text) == size && (!size || memcmp(text, bytes, size) == 0)) break;
     }
     return h;
 }

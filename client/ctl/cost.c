@@ -45,14 +45,14 @@ static void count_rescale(double *c, const shape *s, double polynomials) {
 static void count_transform(double *c, const plan *p, const plan_operation *o, const shape *s) {
     const plan_transform *t = &p->transforms[o->transform];
     const double over = s->limbs + s->special;
-    double babies = 0, giants = 0;
+    uint32_t babies = 0, giants = 0;
     for (uint32_t i = 0; i < t->baby_count; i++) babies += t->baby_steps[i] != 0;
     for (uint32_t i = 0; i < t->giant_count; i++) giants += t->giant_steps[i] != 0;
-    if (babies > 0) count_raise(c, s);
+    if (babies) count_raise(c, s);
     count_key(c, s, babies);
     c[COST_POINTWISE] += 2 * over * babies;
     c[COST_DIAGONAL] += over * t->term_count;
-    for (double g = 0; g < giants; g++) {
+    for (uint32_t g = 0; g < giants; g++) {
         count_divide(c, s, 1);
         count_raise(c, s);
         count_key(c, s, 1);
@@ -90,7 +90,7 @@ static void count_operation(double *c, const plan *p, const plan_operation *o) {
         c[COST_POINTWISE] += batch * 4 * s.limbs;
         break;
     case PLAN_RELINEARISE:
-        for (double b = 0; b < batch; b++) {
+        for (uint32_t b = 0; b < x->batch_count; b++) {
             count_switch(c, &s);
             if (o->with_rescale) count_rescale(c, &s, 2);
         }
@@ -118,7 +118,7 @@ static void count_operation(double *c, const plan *p, const plan_operation *o) {
         if (o->with_rescale) count_rescale(c, &s, 2);
         break;
     case PLAN_CHEBYSHEV:
-        for (double b = 0; b < batch; b++) count_chebyshev(c, p, o);
+        for (uint32_t b = 0; b < x->batch_count; b++) count_chebyshev(c, p, o);
         break;
     case PLAN_MATRIX_PRODUCT: {
         const plan_matrix *m = &p->matrices[o->matrix];

@@ -259,15 +259,20 @@ static void cache_path(char path[CTL_PATH_MAX], const plan *p, uint32_t kind) {
         snprintf(path, CTL_PATH_MAX, "%s/.cache/ckksctl/cost-%.16s", home ? home : "", hex);
 }
 
+static bool read_number(double *out, FILE *from) {
+    char line[64], *end;
+    if (!fgets(line, sizeof line, from)) return false;
+    *out = strtod(line, &end);
+    return end != line && *end == '\n' && isfinite(*out) && *out >= 0;
+}
+
 static bool cache_read(cost_model *out, const char *path) {
+    char line[64];
     FILE *from = fopen(path, "re");
     if (!from) return false;
-    char line[64] = "";
     bool is_good = fgets(line, sizeof line, from) && strcmp(line, CACHE_VERSION "\n") == 0;
-    is_good = is_good && fscanf(from, "%lf", &out->fit) == 1;
-    for (int k = 0; k < COST_KERNELS && is_good; k++)
-        is_good =
-            fscanf(from, "%lf", &out->pass_ns[k]) == 1 && out->pass_ns[k] >= 0 && isfinite(out->pass_ns[k]);
+    is_good = is_good && read_number(&out->fit, from);
+    for (int k = 0; k < COST_KERNELS && is_good; k++) is_good = read_number(&out->pass_ns[k], from);
     fclose(from);
     return is_good;
 }
