@@ -8,6 +8,7 @@ Debian packages: python3-protobuf, python3-numpy, protobuf-compiler.
 """
 import hashlib
 import importlib
+import math
 import os
 import secrets
 import socket
@@ -435,13 +436,46 @@ class Client:
                  rpc_pb2.KeyPartReply, [(2, parts[i])])
         call(self.control, "Keys/KeyCommit", self.token, rpc_pb2.KeyCommitRequest(key_set=self.key_set), rpc_pb2.KeyCommitReply)
 
+    def raw_row(self, cells):
+        """A row of a table, by the columns' names: numbers, NaN where missing, categories by their index."""
+        row = []
+        for column in self.description.columns:
+            cell = cells[column.name]
+            if column.kind == 2:
+                row.append(list(column.categories).index(cell) if cell in column.categories else -1)
+                if row[-1] < 0 and column.unknown_is_refused:
+                    raise ValueError(f"{column.name}: {cell} is unknown")
+            else:
+                row.append(float(cell) if cell else math.nan)
+        return row
+
     def preprocess(self, row):
+        """The steps as package.proto describes them."""
         x = np.array(row, dtype=np.float64)
         for step in self.description.preprocess:
+            at = list(step.index) or list(range(len(x)))
+            known = [k for k, value in enumerate(step.values) if step.kind in (2, 6) and
+                     (x[step.column] == value or (math.isnan(value) and math.isnan(x[step.column])))]
+            if step.kind in (2, 6) and not known and step.unknown_is_error:
+                raise ValueError(f"element {step.column}: {x[step.column]} is unknown")
             if step.kind == 1:
-                x = (x - np.array(step.offset)) * np.array(step.scale)
+                x[at] = (x[at] - (np.array(step.offset) if step.offset else 0)) * (np.array(step.scale) if step.scale else 1)
+            elif step.kind == 2:
+                x = np.concatenate([x[:step.column], [float(k in known) for k in range(len(step.values))], x[step.column + 1:]])
+            elif step.kind == 3:
+                hit = x[at] == step.replaced if step.HasField("replaced") else np.isnan(x[at])
+                x[at] = np.where(hit, np.array(step.values), x[at])
+            elif step.kind == 4:
+                total = {1: lambda v: np.abs(v).sum(), 2: lambda v: math.sqrt((v * v).sum()), 3: lambda v: np.abs(v).max()}[step.norm](x[at])
+                x[at] = x[at] / total if total else x[at]
             elif step.kind == 5:
                 x = x[list(step.index)]
+            elif step.kind == 6:
+                x[step.column] = step.mapped[known[0]] if known else step.otherwise
+            elif step.kind == 7:
+                x[at] = np.trunc(x[at])
+            elif step.kind == 8:
+                x[at] = x[at] > step.values[0]
             else:
                 raise ValueError(f"preprocess kind {step.kind}")
         return x

@@ -44,6 +44,21 @@ def scores_are_those_of_the_model(daemon, address):
         assert worst < client.description.promised_error, f"{got} instead of {expected}"
 
 
+def a_table_with_text_scores_as_scikit_learn_does(daemon):
+    client = foreign.Client(daemon.addresses()["ipc"], daemon.token)
+    client.fetch("credit-pipeline")
+    client.register()
+    where = f"{harness.MODELS}/credit-pipeline"
+    with open(f"{where}/test.csv", encoding="utf-8", newline="") as rows, open(f"{where}/expected.txt", encoding="utf-8") as answers:
+        for cells, line, _ in zip(csv.DictReader(rows), answers, range(4)):
+            bad, good = (float(cell) for cell in line.split("\t")[1:])
+            scores = client.infer(client.raw_row(cells))
+            probabilities = 1 / (1 + np.exp(-np.array(scores)))
+            worst = np.abs(probabilities - [bad, good]).max()
+            print(f"  good with {probabilities[1]:.4f}, scikit-learn {good:.4f}, difference {worst:.1e}")
+            assert worst < client.description.promised_error
+
+
 def what_the_other_tenant_registered_is_unknown(daemon):
     mine = foreign.Client(daemon.addresses()["ipc"], daemon.token)
     mine.fetch("breast-cancer")
@@ -60,9 +75,11 @@ def what_the_other_tenant_registered_is_unknown(daemon):
 def main():
     tests = harness.Tests()
     with tempfile.TemporaryDirectory() as folder:
-        daemon = harness.Daemon({"breast-cancer": harness.compile_model("breast-cancer", folder)}, tls=True).wait_ready()
+        models = {name: harness.compile_model(name, folder) for name in ("breast-cancer", "credit-pipeline")}
+        daemon = harness.Daemon(models, tls=True).wait_ready()
         for transport, address in daemon.addresses().items():
             tests.run(scores_are_those_of_the_model, daemon, address, label=transport)
+        tests.run(a_table_with_text_scores_as_scikit_learn_does, daemon)
         tests.run(what_the_other_tenant_registered_is_unknown, daemon)
 
         def the_daemon_ends_with_status_0():
