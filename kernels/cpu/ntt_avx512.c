@@ -44,31 +44,8 @@ enum { REDUCE_NONE, REDUCE_SOME, REDUCE_ALL };
 
 #define MASK52 (((uint64_t)1 << 52) - 1)
 
-/* The multipliers add to their destination, so each chain starts from a copy of zero or of 2q. Copies of one
- * register that are needed often are not free (renaming tracks few of them): a zero is made anew, and 2q
- * comes from memory, where the loads have room. Left to itself the compiler copies registers. */
-#ifdef CKKS_AVX512_DEFINED
-ALWAYS w64 fresh_zero(void) {
-    return _mm512_setzero_si512();
-}
-ALWAYS w64 fresh(const w64 *at) {
-    return *at;
-}
-#else
-ALWAYS w64 fresh_zero(void) {
-    w64 zero;
-    __asm__ volatile("vpxor %x0, %x0, %x0" : "=x"(zero));
-    return zero;
-}
-ALWAYS w64 fresh(const w64 *at) {
-    w64 copy;
-    __asm__ volatile("vmovdqu64 %1, %0" : "=v"(copy) : "m"(*at));
-    return copy;
-}
-#endif
-
 ALWAYS w64 high52(w64 a, w64 b) {
-    return _mm512_madd52hi_epu64(fresh_zero(), a, b);
+    return _mm512_madd52hi_epu64(_mm512_setzero_si512(), a, b);
 }
 ALWAYS w64 add_low52(w64 sum, w64 a, w64 b) {
     return _mm512_madd52lo_epu64(sum, a, b);
@@ -170,7 +147,7 @@ ALWAYS void check_difference(w64 u, w64 v, w64 offset) {
 ALWAYS void forward_one(w64 *u, w64 *v, factor f, const transform *t, bool is_reduced) {
     if (is_reduced) *u = reduce(*u, t);
     check_forward(*u, t);
-    const w64 twice = add_low52(fresh(&t->q_twice), *u, t->two);
+    const w64 twice = add_low52(t->q_twice, *u, t->two);
     *u = add_product(*u, *v, f, t);
     *v = w64_sub(twice, *u);
 }
@@ -267,7 +244,7 @@ ALWAYS void leave(uint64_t *out, size_t i, w64 x, const leaving *to, bool is_dif
     x = reduce(x, t);
     if (is_difference) { /* minuend + 2q - x, below 3q */
         const w64 difference = w64_sub(w64_add(w64_load(to->minuend + i), t->q_twice), x);
-        x = add_product(fresh_zero(), difference, to->factor, t);
+        x = add_product(_mm512_setzero_si512(), difference, to->factor, t);
     }
     w64_store(out + i, w64_correct(masked(x), t->q));
 }
@@ -460,7 +437,7 @@ ALWAYS void inverse_one(w64 *u, w64 *v, factor f, w64 offset, const transform *t
     const w64 difference = w64_add(w64_sub(*u, *v), offset);
     *u = w64_add(*u, *v);
     if (is_reduced) *u = reduce(*u, t);
-    *v = add_product(fresh_zero(), difference, f, t);
+    *v = add_product(_mm512_setzero_si512(), difference, f, t);
 }
 
 /* what differences of level 0, 1, ... of a pass need */

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #define __AVX512IFMA__      1 /* what the kernels ask for */
-#define CKKS_AVX512_DEFINED 1 /* no inline assembly */
 
 typedef union defined512 {
     uint64_t w[8];
