@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define __AVX512IFMA__      1 /* what the kernels ask for */
+#define __AVX512IFMA__ 1 /* what the kernels ask for */
 
 typedef union defined512 {
     uint64_t w[8];
