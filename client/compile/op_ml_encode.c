@@ -286,8 +286,8 @@ static ckks_status extractor_lower(lowering *l, const model_node *node, ckks_err
 /* Behind the scores: names for labels. */
 static ckks_status label_encoder_lower(lowering *l, const model_node *node, ckks_error *err) {
     symbol made = *lower_symbol(l, node, 0);
-    double *keys, *mapped, otherwise;
-    uint32_t count;
+    double *keys = NULL, *mapped = NULL, otherwise = (double)NAN;
+    uint32_t count = 0;
     if (made.kind != SYMBOL_CLIENT || !made.is_label) return before_encryption(l, node, err);
     ckks_status rc = encoder_codes(&keys, &mapped, &count, &otherwise, l->model, node, l->memory, err);
     if (rc != CKKS_OK) return rc;

@@ -148,6 +148,7 @@ static ckks_status regressor_lower(lowering *l, const model_node *node, ckks_err
                             "export the score, and let the client compare it", err);
     ckks_status rc = regressor_read(&r, node, &l->model->values[node->inputs[0]].sample, l->memory, err);
     if (rc != CKKS_OK) return rc;
+    CKKS_ASSERT(r.weights && r.bias);
     rc = sparse_create(&matrix, l->memory, r.rows, r.columns, (uint64_t)r.rows * r.columns, err);
     if (rc != CKKS_OK) return rc;
     for (uint32_t i = 0, entry = 0; i < r.rows; i++) {
