@@ -230,10 +230,14 @@ static uint64_t *check_key_product(const uint64_t *a, const uint64_t *digits, ui
     args.out = memory(bytes);
     cpu_kernel_find(KERNEL_KEY_PRODUCT, CPU_ISA_SCALAR, NULL)(&args);
     uint64_t *const sum = args.out;
-    /* the same memory as public keys: one digit in q alone */
+    /* public keys: one digit in q alone */
+    uint64_t *public_key = poly(basis_q(key_level), 2, pattern),
+             *small = poly(basis_q(level), 2, PATTERN_RANDOM);
+    const key_table_entry public_entries[2] = {{0}, {(uint64_t)(uintptr_t)public_key, key_level + 1, 0}};
+    args.digits = small, args.keys = public_entries, args.key_count = 2;
     args.is_public = 1;
     compare(KERNEL_KEY_PRODUCT, &args, &args.out, 2 * 2 * poly_bytes(basis_q(level)));
-    free(key[0]), free(key[1]);
+    free(key[0]), free(key[1]), free(public_key), free(small);
     return sum;
 }
 
