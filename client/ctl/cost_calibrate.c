@@ -11,21 +11,24 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define PROBES_MAX    32u
-#define MATRIX_SIDE   16u
+#define PROBES_MAX  32u
+#define MATRIX_SIDE 16u
+#define STREAMED                                                                                             \
+    4u /* transforms in one probe, so that diagonals come from memory, as those of large layers do */
 #define SCALE         0x1p26
-#define CACHE_VERSION "cost 1"
+#define CACHE_VERSION "cost 2"
 
 /* ---- probes: small programs of one parameter set ---- */
 
 typedef struct probe {
     plan plan;
-    plan_value values[3];
-    plan_operation operations[2];
-    uint32_t output;
+    plan_value values[1 + STREAMED];
+    plan_operation operations[STREAMED];
+    uint32_t outputs[STREAMED];
     plan_plain plain;
-    plan_plain plains[16];
-    plan_transform transform;
+    plan_plain plains[16 * STREAMED];
+    plan_transform transforms[STREAMED];
+    plan_transform_term terms[16 * STREAMED];
     plan_matrix matrix;
     key_requirement *keys;
     double ns;
@@ -57,7 +60,7 @@ static probe *begin(probes *all, uint32_t kind, uint32_t level, double scale_in,
     q->values[1] = (plan_value){level_out, kind == PLAN_SQUARE ? 3 : 2, 1, scale_out};
     q->operations[0] = (plan_operation){
         .kind = kind, .first_output = 1, .output_count = 1, .source = "probe", .constant_scale = 1};
-    q->output = 1;
+    q->outputs[0] = 1;
     q->plan = (plan){.params = all->params,
                      .is_insecure = all->is_insecure,
                      .input_count = 1,
@@ -66,7 +69,7 @@ static probe *begin(probes *all, uint32_t kind, uint32_t level, double scale_in,
                      .operation_count = 1,
                      .operations = q->operations,
                      .output_count = 1,
-                     .outputs = &q->output};
+                     .outputs = q->outputs};
     return q;
 }
 
@@ -111,24 +114,37 @@ static ckks_status add_product(probes *all, uint32_t level, ckks_error *err) {
                                         .output_count = 1,
                                         .with_rescale = true,
                                         .source = "probe"};
-    q->plan.value_count = 3, q->plan.operation_count = 2, q->output = 2;
+    q->plan.value_count = 3, q->plan.operation_count = 2, q->outputs[0] = 2;
     return finish(all, q, err);
 }
 
-/* four baby steps, one of them no rotation, and `giant_count` giant steps, the first of them none */
-static ckks_status add_transform(probes *all, uint32_t level, uint32_t giant_count, ckks_error *err) {
+/* `count` transforms of one value, each of four baby steps (one of them no rotation) and `giant_count` giant
+ * steps (the first of them none), with diagonals of its own */
+static ckks_status add_transform(probes *all, uint32_t level, uint32_t giant_count, uint32_t count,
+                                 ckks_error *err) {
     probe *q = begin(all, PLAN_LINEAR_TRANSFORM, level, SCALE, SCALE * 0x1p20, level);
-    for (uint32_t i = 0; i < 4 * giant_count; i++)
+    const uint32_t each = 4 * giant_count;
+    for (uint32_t i = 0; i < each * count; i++) {
         q->plains[i] = (plan_plain){
             .slots = all->ones, .slot_count = 1, .level = level, .with_p = true, .scale = 0x1p20};
-    q->transform = (plan_transform){.baby_steps = babies,
-                                    .giant_steps = giants,
-                                    .baby_count = 4,
-                                    .giant_count = giant_count,
-                                    .terms = terms,
-                                    .term_count = 4 * giant_count};
-    q->plan.plains = q->plains, q->plan.plain_count = 4 * giant_count;
-    q->plan.transforms = &q->transform, q->plan.transform_count = 1;
+        q->terms[i] = (plan_transform_term){terms[i % each].giant, terms[i % each].baby, i};
+    }
+    for (uint32_t k = 0; k < count; k++) {
+        q->transforms[k] = (plan_transform){.baby_steps = babies,
+                                            .giant_steps = giants,
+                                            .baby_count = 4,
+                                            .giant_count = giant_count,
+                                            .terms = q->terms + k * each,
+                                            .term_count = each};
+        q->values[1 + k] = q->values[1];
+        q->operations[k] = q->operations[0];
+        q->operations[k].transform = k;
+        q->operations[k].first_output = q->outputs[k] = 1 + k;
+    }
+    q->plan.value_count = 1 + count;
+    q->plan.operation_count = q->plan.output_count = count;
+    q->plan.plains = q->plains, q->plan.plain_count = each * count;
+    q->plan.transforms = q->transforms, q->plan.transform_count = count;
     return finish(all, q, err);
 }
 
@@ -140,11 +156,13 @@ static ckks_status add_rotations(probes *all, uint32_t level, ckks_error *err) {
     q = begin(all, PLAN_ROTATE_HOISTED, level, SCALE, SCALE, level);
     q->operations[0].steps = two_steps, q->operations[0].step_count = 2;
     q->operations[0].output_count = 2;
-    q->values[2] = q->values[1], q->plan.value_count = 3, q->output = 2;
+    q->values[2] = q->values[1], q->plan.value_count = 3, q->outputs[0] = 2;
     if ((rc = finish(all, q, err)) != CKKS_OK) return rc;
-    if ((rc = add_transform(all, level, 1, err)) != CKKS_OK) return rc;
+    if ((rc = add_transform(all, level, 1, 1, err)) != CKKS_OK) return rc;
     /* keys of large rings take hundreds of megabytes */
-    return add_transform(all, level, all->params->log_n < 15 ? 4 : 2, err);
+    const uint32_t giant_count = all->params->log_n < 15 ? 4 : 2;
+    if ((rc = add_transform(all, level, giant_count, 1, err)) != CKKS_OK) return rc;
+    return add_transform(all, level, giant_count, STREAMED, err);
 }
 
 static ckks_status add_matrix(probes *all, uint32_t level, ckks_error *err) {
