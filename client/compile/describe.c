@@ -56,8 +56,8 @@ static ckks_status describe_columns(Ckksd__V1__ModelDescription *d, const descri
     if (!columns || !d->columns) return NO_MEMORY(err);
     for (uint32_t c = 0; c < raw->column_count; c++) {
         const model_column *column = &in->model->columns[c];
-        describe_column(&columns[c], column, column->name ? column->name : raw->column_names[c], raw, c,
-                        slack);
+        const char *name = column->name ? column->name : raw->column_names ? raw->column_names[c] : NULL;
+        describe_column(&columns[c], column, name, raw, c, slack);
         d->columns[c] = &columns[c];
     }
     d->n_columns = raw->column_count;

@@ -130,7 +130,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!a->what || (strcmp(a->what, "ops") != 0 && strcmp(a->what, "program") != 0 &&
                          strcmp(a->what, "serve") != 0 && strcmp(a->what, "load") != 0))
             argp_error(state, "ops, program, serve or load?");
-        if (!strcmp(a->what, "load") && !a->bench.package) argp_error(state, "load which model?");
+        else if (!strcmp(a->what, "load") && !a->bench.package)
+            argp_error(state, "load which model?");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

@@ -267,7 +267,7 @@ static ckks_status run_stream(int *code, const arguments *a, rpc_connection **co
     ctl_bar_end(&bar);
     if (rc != CKKS_OK && rc != CKKS_CANCELLED && figures.resumed_rows + figures.rows)
         ctl_note(o, "the results of %llu rows are kept: the same command goes on behind them",
-                 (unsigned long long)(figures.resumed_rows + figures.rows));
+                 (unsigned long long)figures.resumed_rows + figures.rows);
     if (rc != CKKS_OK) goto out;
     if (!o->quiet || o->json) infer_stream_print(&figures, &job, o->json);
     *code = figures.implausible ? EXIT_MISMATCH : EXIT_GOOD;

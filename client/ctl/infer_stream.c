@@ -327,7 +327,7 @@ void infer_stream_print(const infer_stream_figures *f, const infer_stream_job *j
     char bytes[32];
     json_writer j;
     if (!json) {
-        printf("rows         %llu", (unsigned long long)(f->resumed_rows + f->rows));
+        printf("rows         %llu", (unsigned long long)f->resumed_rows + f->rows);
         if (f->resumed_rows)
             printf(", %llu of them from an earlier run", (unsigned long long)f->resumed_rows);
         printf("\nrows/s       %.0f (%llu rows in %.1f s, %llu requests of up to %u rows, %s each)\n", rate,

@@ -441,7 +441,7 @@ ALWAYS void inverse(double *out, const uint64_t *in, uint64_t factor, const ntt_
         inverse_block(out + k * part, in + k * part, t.log_n - levels, &t, children + k);
     if (levels == 2)
         inverse_top4(out, &t, &last, is_words);
-    else if (t.reduce >> (t.log_n / 2 - 1) & 1)
+    else if (t.reduce & 1u << ((t.log_n / 2 - 1) & 31))
         inverse_top8(out, &t, &last, true, is_words);
     else
         inverse_top8(out, &t, &last, false, is_words);

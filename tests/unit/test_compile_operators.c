@@ -216,10 +216,10 @@ static void add_row(rewritten *r, const Onnx__Graph *g, const Onnx__Tensor *inpu
     sign->float_data[0] = -1;
     r->graph.initializer[r->graph.n_initializer++] = shape;
     r->graph.initializer[r->graph.n_initializer++] = sign;
-    r->graph.node = arena_take(&r->memory, g->n_node + 2, sizeof *g->node);
+    r->graph.node = arena_take(&r->memory, g->n_node + 2, sizeof(void *));
     r->graph.node[0] = row_node(&r->memory, "Mul", "the row", "minus one", "the sign");
     r->graph.node[1] = row_node(&r->memory, "Reshape", "the sign", "its shape", name);
-    memcpy(r->graph.node + 2, g->node, g->n_node * sizeof *g->node);
+    memcpy(r->graph.node + 2, g->node, g->n_node * sizeof(void *));
     r->graph.n_node = g->n_node + 2;
     r->graph.n_output = 1;
 }
@@ -230,10 +230,8 @@ static void rewrite(rewritten *r, const node_case *c, uint32_t encrypted) {
     const Onnx__Graph *g = c->model->graph;
     *r = (rewritten){.model = *c->model, .graph = *g};
     r->model.graph = &r->graph;
-    r->graph.initializer =
-        arena_take(&r->memory, g->n_initializer + c->input_count + 2, sizeof *g->initializer);
-    if (g->n_initializer)
-        memcpy(r->graph.initializer, g->initializer, g->n_initializer * sizeof *g->initializer);
+    r->graph.initializer = arena_take(&r->memory, g->n_initializer + c->input_count + 2, sizeof(void *));
+    if (g->n_initializer) memcpy(r->graph.initializer, g->initializer, g->n_initializer * sizeof(void *));
     for (uint32_t i = 0; i < c->input_count; i++) {
         if (i == encrypted) continue;
         own_names[i] = c->inputs[i]->name;
@@ -241,7 +239,7 @@ static void rewrite(rewritten *r, const node_case *c, uint32_t encrypted) {
         r->graph.initializer[r->graph.n_initializer++] = c->inputs[i];
     }
     const int64_t count = encrypted == UINT32_MAX ? 1 : element_count(c->inputs[encrypted]);
-    r->graph.input = arena_take(&r->memory, 1, sizeof *r->graph.input), r->graph.n_input = 1;
+    r->graph.input = arena_take(&r->memory, 1, sizeof(void *)), r->graph.n_input = 1;
     r->graph.input[0] = row_info(&r->memory, "the row", count);
     if (encrypted != UINT32_MAX) add_row(r, g, c->inputs[encrypted], c->input_names[encrypted]);
     r->size = onnx__model__get_packed_size(&r->model);

@@ -54,8 +54,8 @@ static void growth_words(uint64_t *words, const ntt_table *t) {
 
 static void fill(uint64_t *words, kernel_basis basis, uint32_t polynomials, uint32_t pattern) {
     const uint32_t n = now.f.n, limbs = basis_limb_count(basis);
-    for (uint32_t i = 0; i < polynomials * limbs; i++) {
-        const ntt_table *t = context_ntt(now.f.context, basis_prime(basis, i % limbs, now.f.params->q_count));
+    for (uint32_t i = 0, at = 0; i < polynomials * limbs; i++, at = at + 1 < limbs ? at + 1 : 0) {
+        const ntt_table *t = context_ntt(now.f.context, basis_prime(basis, at, now.f.params->q_count));
         uint64_t *limb = words + (size_t)i * n;
         if (pattern < FIXTURE_PATTERNS)
             fixture_adversarial_words(limb, n, t->m.value, pattern);
