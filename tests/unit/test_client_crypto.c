@@ -256,7 +256,8 @@ static void batches_come_back_within_the_promised_error(void **state) {
         assert_int_equal(again.row_count, rows);
         assert_int_equal(client_decrypt(scores, m, secret, &again, rows, &err), CKKS_OK);
         for (uint32_t r = 0; r < rows; r++)
-            for (uint32_t i = 0; i < 2; i++) worst = fmax(worst, fabs(scores[r * 2 + i] - elements[r * 4 + i]));
+            for (uint32_t i = 0; i < 2; i++)
+                worst = fmax(worst, fabs(scores[r * 2 + i] - elements[r * 4 + i]));
         printf("  %u rows: worst error %.2e\n", rows, worst);
         assert_true(worst < 1e-3);
         client_ciphertexts_fini(&list);
