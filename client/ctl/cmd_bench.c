@@ -74,14 +74,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         state->child_inputs[0] = &a->common;
         return 0;
     case OPTION_DEVICE:
-        if (!strcmp(argument, "auto"))
-            a->bench.device_kind = DEVICE_AUTO;
-        else if (!strcmp(argument, "cpu"))
-            a->bench.device_kind = DEVICE_CPU;
-        else if (!strcmp(argument, "cuda"))
-            a->bench.device_kind = DEVICE_CUDA;
-        else
-            argp_error(state, "--device takes auto, cpu or cuda");
+        a->bench.device_kind = ctl_take_device(state, argument);
         return 0;
     case OPTION_SELECTOR:
         a->bench.selector = argument;

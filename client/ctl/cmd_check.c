@@ -32,14 +32,6 @@ static const struct argp_option options[] = {
      0},
     {0}};
 
-static uint64_t number(struct argp_state *state, const char *text, const char *name) {
-    char *end;
-    const unsigned long long value = strtoull(text, &end, 10);
-    if (*end || text[0] < '0' || text[0] > '9' || value < 1 || value > UINT32_MAX)
-        argp_error(state, "--%s takes 1 to %u", name, UINT32_MAX);
-    return value;
-}
-
 static error_t parse(int key, char *argument, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
@@ -59,18 +51,13 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->study.source.label_column = argument;
         return 0;
     case OPTION_ROWS:
-        a->study.source.limit = number(state, argument, "rows");
+        a->study.source.limit = ctl_take_count(state, argument, UINT32_MAX, "rows");
         return 0;
     case OPTION_ENCRYPTED:
-        a->study.encrypted_count = number(state, argument, "encrypted");
+        a->study.encrypted_count = ctl_take_count(state, argument, UINT32_MAX, "encrypted");
         return 0;
     case OPTION_DEVICE:
-        if (!strcmp(argument, "cpu"))
-            a->study.device_kind = DEVICE_CPU;
-        else if (!strcmp(argument, "cuda"))
-            a->study.device_kind = DEVICE_CUDA;
-        else if (strcmp(argument, "auto") != 0)
-            argp_error(state, "--device takes auto, cpu or cuda");
+        a->study.device_kind = ctl_take_device(state, argument);
         return 0;
     case ARGP_KEY_ARG:
         if (a->package) argp_usage(state);

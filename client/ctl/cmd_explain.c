@@ -29,12 +29,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->html = argument;
         return 0;
     case OPTION_DEVICE:
-        if (!strcmp(argument, "cuda"))
-            a->explain.device_kind = DEVICE_CUDA;
-        else if (!strcmp(argument, "auto"))
-            a->explain.device_kind = DEVICE_AUTO;
-        else if (strcmp(argument, "cpu") != 0)
-            argp_error(state, "--device takes cpu, cuda or auto");
+        a->explain.device_kind = ctl_take_device(state, argument);
         return 0;
     case OPTION_NO_MEASURE:
         a->explain.measures = false;

@@ -53,14 +53,6 @@ static const struct argp_option options[] = {
      0},
     {0}};
 
-static uint64_t number(struct argp_state *state, const char *text, uint64_t max, const char *name) {
-    char *end;
-    const unsigned long long value = strtoull(text, &end, 10);
-    if (*end || text[0] < '0' || text[0] > '9' || value < 1 || value > max)
-        argp_error(state, "--%s takes 1 to %llu", name, (unsigned long long)max);
-    return value;
-}
-
 static error_t parse(int key, char *argument, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
@@ -102,10 +94,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->output = argument;
         return 0;
     case OPTION_ROWS:
-        a->source.limit = number(state, argument, UINT32_MAX, "rows");
+        a->source.limit = ctl_take_count(state, argument, UINT32_MAX, "rows");
         return 0;
     case OPTION_CONCURRENCY:
-        a->concurrency = (uint32_t)number(state, argument, 64, "concurrency");
+        a->concurrency = (uint32_t)ctl_take_count(state, argument, 64, "concurrency");
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)

@@ -44,14 +44,6 @@ static const struct argp_option options[] = {
     {"output", 'o', "FILE", 0, "also save the package", 0},
     {0}};
 
-static uint64_t number(struct argp_state *state, const char *text, const char *name) {
-    char *end;
-    const unsigned long long value = strtoull(text, &end, 10);
-    if (*end || text[0] < '0' || text[0] > '9' || value < 1 || value > UINT32_MAX)
-        argp_error(state, "--%s takes 1 to %u", name, UINT32_MAX);
-    return value;
-}
-
 static error_t parse_study(int key, char *argument, struct argp_state *state, arguments *a) {
     switch (key) {
     case OPTION_DATA:
@@ -64,18 +56,13 @@ static error_t parse_study(int key, char *argument, struct argp_state *state, ar
         a->study.source.label_column = argument;
         return 0;
     case OPTION_ROWS:
-        a->study.source.limit = number(state, argument, "rows");
+        a->study.source.limit = ctl_take_count(state, argument, UINT32_MAX, "rows");
         return 0;
     case OPTION_ENCRYPTED:
-        a->study.encrypted_count = number(state, argument, "encrypted");
+        a->study.encrypted_count = ctl_take_count(state, argument, UINT32_MAX, "encrypted");
         return 0;
     case OPTION_DEVICE:
-        if (!strcmp(argument, "cpu"))
-            a->study.device_kind = DEVICE_CPU;
-        else if (!strcmp(argument, "cuda"))
-            a->study.device_kind = DEVICE_CUDA;
-        else if (strcmp(argument, "auto") != 0)
-            argp_error(state, "--device takes auto, cpu or cuda");
+        a->study.device_kind = ctl_take_device(state, argument);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -107,7 +94,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->compile.target_error = value;
         return 0;
     case OPTION_SECURITY:
-        a->compile.security_bits = (uint32_t)number(state, argument, "security");
+        a->compile.security_bits = (uint32_t)ctl_take_count(state, argument, UINT32_MAX, "security");
         return 0;
     case ARGP_KEY_ARG:
         if (a->compile.onnx_path) argp_usage(state);

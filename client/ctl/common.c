@@ -208,3 +208,18 @@ ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl
     free(name);
     return rc;
 }
+
+uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max, const char *name) {
+    char *end;
+    const unsigned long long value = strtoull(text, &end, 10);
+    if (*end || text[0] < '0' || text[0] > '9' || value < 1 || value > max)
+        argp_error(state, "--%s takes 1 to %llu", name, (unsigned long long)max);
+    return value;
+}
+
+device_kind ctl_take_device(struct argp_state *state, const char *text) {
+    if (!strcmp(text, "cpu")) return DEVICE_CPU;
+    if (!strcmp(text, "cuda")) return DEVICE_CUDA;
+    if (strcmp(text, "auto") != 0) argp_error(state, "--device takes auto, cpu or cuda");
+    return DEVICE_AUTO;
+}

@@ -9,6 +9,7 @@
 
 #include "client/lib/files_keys.h"
 #include "client/lib/rpc.h"
+#include "kernels/device.h"
 
 #include <argp.h>
 #include <stdio.h>
@@ -163,5 +164,10 @@ int command_check(int argc, char **argv);
 int command_explain(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_version(int argc, char **argv);
+
+/* Values of options, for argp parsers: a whole number from 1 to max of --name; the word of --device. What
+ * does not fit ends the program through argp_error. */
+uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max, const char *name);
+device_kind ctl_take_device(struct argp_state *state, const char *text);
 
 #endif
