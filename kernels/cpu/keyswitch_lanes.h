@@ -9,6 +9,7 @@
  * transform's store.
  */
 #include "kernels/cpu/ntt_vector.h"
+#include "kernels/cpu/team.h"
 #if defined(__AVX512IFMA__)
 #include "kernels/cpu/permute_lanes.h"
 #else
@@ -120,37 +121,69 @@ static void convert_limb(uint64_t *out, const double *y, const base_conversion *
 
 #endif
 
+/* words that one core's second cache keeps beside what else it is busy with */
+#define CACHE_WORDS ((size_t)1 << 17)
+
+typedef struct up_shape {
+    const kernel_mod_up_args *args;
+    const ckks_context *context;
+    uint32_t n, limbs, digits, digit_size, limbs_out;
+    source_word *source; /* [batch][limb][N] */
+} up_shape;
+
+static const uint64_t *up_input(const up_shape *s, uint32_t entry, uint32_t limb) {
+    return poly_limb(&s->args->a, 0, limb, s->n) + (size_t)entry * s->args->a_batch_stride * s->n;
+}
+
+static void up_source_task(const void *context, uint32_t task) {
+    const up_shape *s = context;
+    const uint32_t entry = task / s->limbs, limb = task % s->limbs;
+    source_limb(s->source + (size_t)task * s->n, up_input(s, entry, limb),
+                context_mod_up(s->context, s->limbs - 1, limb / s->digit_size), limb % s->digit_size,
+                s->context);
+}
+
+static void up_limb(const up_shape *s, uint32_t entry, uint32_t digit, uint32_t limb) {
+    const ckks_params *params = context_params(s->context);
+    const kernel_basis basis = {0, s->limbs, params->p_count};
+    uint64_t *out = s->args->out + (((size_t)entry * s->digits + digit) * s->limbs_out + limb) * s->n;
+    if (limb < s->limbs && limb / s->digit_size == digit)
+        memcpy(out, up_input(s, entry, limb), (size_t)s->n * sizeof *out);
+    else
+        convert_limb(out, s->source + ((size_t)entry * s->limbs + (size_t)digit * s->digit_size) * s->n,
+                     context_mod_up(s->context, s->limbs - 1, digit), s->context,
+                     basis_prime(basis, limb, params->q_count), NULL);
+}
+
+/* by limb: the roots of one prime serve all digits, where the sources stay in the cache meanwhile */
+static void up_limb_task(const void *context, uint32_t task) {
+    const up_shape *s = context;
+    const uint32_t per_entry = s->digits * s->limbs_out, within = task % per_entry;
+    if ((size_t)s->limbs * s->n <= CACHE_WORDS)
+        up_limb(s, task / per_entry, within % s->digits, within / s->digits);
+    else
+        up_limb(s, task / per_entry, within / s->limbs_out, within % s->limbs_out);
+}
+
 void ISA(cpu_mod_up)(const void *arguments) {
     const kernel_mod_up_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
     const ckks_params *params = context_params(context);
-    const uint32_t n = params_n(params), limbs = args->a.basis.q_count, level = limbs - 1;
-    const uint32_t digit_size = params->digit_size, digits = params_digit_count(params, level);
-    const uint32_t limbs_out = limbs + params->p_count;
-    const size_t a_batch = (size_t)args->a_batch_stride * n;
-    source_word *scratch = (source_word *)(void *)args->scratch;
-
-#pragma omp parallel for collapse(2)                                                                         \
-    schedule(dynamic) if ((size_t)args->batch_count * limbs * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t b = 0; b < args->batch_count; b++)
-        for (uint32_t i = 0; i < limbs; i++)
-            source_limb(scratch + ((size_t)b * limbs + i) * n, poly_limb(&args->a, 0, i, n) + b * a_batch,
-                        context_mod_up(context, level, i / digit_size), i % digit_size, context);
-
-#pragma omp parallel for collapse(3)                                                                         \
-    schedule(dynamic) if ((size_t)args->batch_count * digits * limbs_out * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t b = 0; b < args->batch_count; b++)
-        for (uint32_t d = 0; d < digits; d++)
-            for (uint32_t j = 0; j < limbs_out; j++) {
-                const kernel_basis basis = {0, limbs, params->p_count};
-                uint64_t *out = args->out + (((size_t)b * digits + d) * limbs_out + j) * n;
-                if (j < limbs && j / digit_size == d)
-                    memcpy(out, poly_limb(&args->a, 0, j, n) + b * a_batch, (size_t)n * sizeof *out);
-                else
-                    convert_limb(out, scratch + ((size_t)b * limbs + (size_t)d * digit_size) * n,
-                                 context_mod_up(context, level, d), context,
-                                 basis_prime(basis, j, params->q_count), NULL);
-            }
+    const uint32_t limbs = args->a.basis.q_count;
+    const up_shape shape = {
+        .args = args,
+        .context = context,
+        .n = params_n(params),
+        .limbs = limbs,
+        .digits = params_digit_count(params, limbs - 1),
+        .digit_size = params->digit_size,
+        .limbs_out = limbs + params->p_count,
+        .source = (source_word *)(void *)args->scratch,
+    };
+    const uint32_t sources = args->batch_count * limbs,
+                   converted = args->batch_count * shape.digits * shape.limbs_out;
+    team_each(sources, (size_t)sources * shape.n >= TEAM_WORDS_HEAVY, up_source_task, &shape);
+    team_each(converted, (size_t)converted * shape.n >= TEAM_WORDS_HEAVY, up_limb_task, &shape);
 }
 
 /* ---- key product ---- */
@@ -331,6 +364,17 @@ static void product_out(const kernel_key_product_args *args, const product_shape
     memset(out + limbs * n, 0, n * sizeof *out);
 }
 
+typedef struct product_launch {
+    const kernel_key_product_args *args;
+    const product_shape *shape;
+} product_launch;
+
+/* limbs outside: the digits of one stay in the second cache for all outs */
+static void product_task(const void *context, uint32_t task) {
+    const product_launch *launch = context;
+    product_out(launch->args, launch->shape, task % launch->args->out_count, task / launch->args->out_count);
+}
+
 void ISA(cpu_key_product)(const void *arguments) {
     const kernel_key_product_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
@@ -345,13 +389,10 @@ void ISA(cpu_key_product)(const void *arguments) {
         .p_limbs = args->is_public ? 0 : params->p_count,
         .digits = args->is_public ? 1 : params_digit_count(params, args->level),
     };
-    const uint32_t limbs = shape.q_limbs + shape.p_limbs;
+    const uint32_t count = args->out_count * (shape.q_limbs + shape.p_limbs);
+    const product_launch launch = {args, &shape};
     lanes_turns_fill(&shape.turns);
-    /* limbs outside: the digits of one stay in the second cache for all outs */
-#pragma omp parallel for collapse(2)                                                                         \
-    schedule(dynamic) if ((size_t)args->out_count * limbs * shape.n >= TEAM_WORDS_HEAVY)
-    for (uint32_t j = 0; j < limbs; j++)
-        for (uint32_t t = 0; t < args->out_count; t++) product_out(args, &shape, t, j);
+    team_each(count, (size_t)count * shape.n >= TEAM_WORDS_HEAVY, product_task, &launch);
 }
 
 /* ---- dividing by P, by P * q_l, by q_l ---- */
@@ -362,7 +403,7 @@ typedef struct down_shape {
     const kernel_mod_down_args *args;
     const ckks_context *context;
     const base_conversion *conversion;
-    uint32_t n, level, components, q_count;
+    uint32_t n, level, limbs_out, components, q_count;
     size_t scratch_words;
     lanes_turns turns;
 } down_shape;
@@ -429,6 +470,19 @@ static void down_limb(const down_shape *shape, uint32_t batch, uint32_t componen
     convert_limb(out, (const source_word *)(const void *)scratch, conversion, shape->context, limb, &store);
 }
 
+static void down_source_task(const void *context, uint32_t task) {
+    const down_shape *s = context;
+    const uint32_t part = task / s->conversion->source_count;
+    down_source(s, part / s->components, part % s->components, task % s->conversion->source_count);
+}
+
+/* of one entry limb by limb: the roots of a prime serve all components */
+static void down_limb_task(const void *context, uint32_t task) {
+    const down_shape *s = context;
+    const uint32_t row = task / s->components;
+    down_limb(s, row / s->limbs_out, task % s->components, row % s->limbs_out);
+}
+
 void ISA(cpu_mod_down)(const void *arguments) {
     const kernel_mod_down_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
@@ -440,40 +494,56 @@ void ISA(cpu_mod_down)(const void *arguments) {
         .conversion = context_mod_down(context, level, args->with_rescale != 0),
         .n = params_n(params),
         .level = level,
+        .limbs_out = level + (args->with_rescale ? 0 : 1),
         .components = args->out.component_count,
         .q_count = params->q_count,
         .scratch_words = ((size_t)params->p_count + 2 * ((size_t)level + 1)) * params_n(params),
     };
-    const uint32_t limbs_out = level + (args->with_rescale ? 0 : 1);
+    const uint32_t parts = args->batch_count * shape.components;
+    const uint32_t sources = parts * shape.conversion->source_count, limbs = parts * shape.limbs_out;
     lanes_turns_fill(&shape.turns);
-#pragma omp parallel for collapse(3) schedule(dynamic) if ((size_t)args->batch_count * shape.components *    \
-                                                               shape.conversion->source_count * shape.n >=   \
-                                                           TEAM_WORDS_HEAVY)
-    for (uint32_t b = 0; b < args->batch_count; b++)
-        for (uint32_t c = 0; c < shape.components; c++)
-            for (uint32_t i = 0; i < shape.conversion->source_count; i++) down_source(&shape, b, c, i);
-#pragma omp parallel for collapse(3) schedule(                                                               \
-    dynamic) if ((size_t)args->batch_count * shape.components * limbs_out * shape.n >= TEAM_WORDS_HEAVY)
-    for (uint32_t b = 0; b < args->batch_count; b++)
-        for (uint32_t c = 0; c < shape.components; c++)
-            for (uint32_t j = 0; j < limbs_out; j++) down_limb(&shape, b, c, j);
+    team_each(sources, (size_t)sources * shape.n >= TEAM_WORDS_HEAVY, down_source_task, &shape);
+    team_each(limbs, (size_t)limbs * shape.n >= TEAM_WORDS_HEAVY, down_limb_task, &shape);
+}
+
+typedef struct rescale_shape {
+    const kernel_rescale_args *args;
+    const ckks_context *context;
+    const base_conversion *conversion;
+    uint32_t n, level, components;
+} rescale_shape;
+
+static source_word *rescale_source(const rescale_shape *s, uint32_t component) {
+    return (source_word *)(void *)s->args->scratch + (size_t)component * s->n;
+}
+static void rescale_source_task(const void *context, uint32_t component) {
+    const rescale_shape *s = context;
+    source_limb(rescale_source(s, component), poly_limb(&s->args->a, component, s->level, s->n),
+                s->conversion, 0, s->context);
+}
+static void rescale_limb_task(const void *context, uint32_t task) {
+    const rescale_shape *s = context;
+    const uint32_t limb = task / s->components, component = task % s->components;
+    const forward_store store = {poly_limb(&s->args->a, component, limb, s->n),
+                                 s->conversion->product_inverse[limb]};
+    convert_limb(poly_limb(&s->args->out, component, limb, s->n), rescale_source(s, component), s->conversion,
+                 s->context, limb, &store);
 }
 
 void ISA(cpu_rescale)(const void *arguments) {
     const kernel_rescale_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t n = params_n(context_params(context));
-    const uint32_t level = args->a.basis.q_count - 1, components = args->a.component_count;
-    const base_conversion *conversion = context_rescale(context, level);
-    source_word *scratch = (source_word *)(void *)args->scratch;
-#pragma omp parallel for schedule(dynamic) if ((size_t)components * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t c = 0; c < components; c++)
-        source_limb(scratch + (size_t)c * n, poly_limb(&args->a, c, level, n), conversion, 0, context);
-#pragma omp parallel for collapse(2) schedule(dynamic) if ((size_t)components * level * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t j = 0; j < level; j++) {
-            const forward_store store = {poly_limb(&args->a, c, j, n), conversion->product_inverse[j]};
-            convert_limb(poly_limb(&args->out, c, j, n), scratch + (size_t)c * n, conversion, context, j,
-                         &store);
-        }
+    const uint32_t level = args->a.basis.q_count - 1;
+    const rescale_shape shape = {
+        .args = args,
+        .context = context,
+        .conversion = context_rescale(context, level),
+        .n = params_n(context_params(context)),
+        .level = level,
+        .components = args->a.component_count,
+    };
+    const uint32_t count = shape.components * level;
+    team_each(shape.components, (size_t)shape.components * shape.n >= TEAM_WORDS_HEAVY, rescale_source_task,
+              &shape);
+    team_each(count, (size_t)count * shape.n >= TEAM_WORDS_HEAVY, rescale_limb_task, &shape);
 }

@@ -14,16 +14,22 @@
  * transform walks the bound through its passes first and reduces where this prime needs it: primes of 50 bits
  * (limit 4) at every level, primes of 46 bits or fewer never on the way forward.
  *
- * Passes: as in ntt_avx2.c two levels at a time, depth first until a block fits the first-level cache. The
- * lowest four levels work on two vectors. Between two of them the vectors (X, Y) become (low, high half of
- * their lanes interleaved), which makes the lanes of the next level's pairs meet, and its roots stand in
- * natural order, repeated: a broadcast from memory. Four such steps are the identity.
+ * Passes: three levels at a time, or two, depth first until a block fits the first-level cache. The lowest
+ * four levels work on two vectors. Between two of them the vectors (X, Y) become (low, high half of their
+ * lanes interleaved), which makes the lanes of the next level's pairs meet, and its roots stand in natural
+ * order, repeated: a broadcast from memory. Four such steps are the identity. A pair of vectors is one chain
+ * of some 70 cycles, so that pass takes four pairs through each level side by side: the processor's scheduler
+ * holds too few instructions to find another pair behind the first.
+ *
+ * Half of all roots belong to the lowest level, and with their quotients they are twice as many bytes as the
+ * data. There a root comes from its quotient: v q = w 2^52 - r with 0 < r < q, so w = floor(v q / 2^52) + 1.
  */
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/ntt_vector.h"
 
 #define LEAF_LOG   11u /* 16 KiB */
 #define LAST_LOG   4u  /* levels of the pass inside vectors */
+#define LAST_PAIRS 4u  /* side by side */
 #define PASSES_MAX 8u
 _Static_assert((CKKS_LOG_N_MAX - LAST_LOG + 1) / 2 + 1 <= PASSES_MAX, "passes of the largest ring");
 
@@ -91,23 +97,22 @@ static transform transform_of(const ntt_table *table, const uint64_t *root, cons
                        .log_n = table->log_n};
 }
 
-/* ---- passes: from the top one level where what is above the last pass is an odd number, then two each ----
- */
+/* ---- passes ---- */
 
-static uint32_t pass_count(uint32_t log_n) {
-    return (log_n - LAST_LOG + 1) / 2 + 1;
+/* levels of the pass that starts on blocks of 2^log_size: all sums of two and three, the threes first */
+static uint32_t levels_of(uint32_t log_size) {
+    const uint32_t above_last = log_size - LAST_LOG;
+    return above_last == 0 ? LAST_LOG : above_last == 2 || above_last == 4 ? 2 : 3;
 }
-static bool has_single(uint32_t log_n) {
-    return (log_n - LAST_LOG) % 2;
-}
+#define TOP_LEVELS 3u /* what that is for a whole ring */
+_Static_assert(CKKS_LOG_N_MIN - LAST_LOG > 4, "three levels at the top");
 
 static void forward_plan(transform *t, double reach) {
     const double limit = 0x1p52 / (double)t->prime;
-    const uint32_t passes = pass_count(t->log_n);
-    for (uint32_t k = 0; k < passes; k++) {
-        const bool is_last = k + 1 == passes;
-        const uint32_t levels = is_last ? LAST_LOG : k == 0 && has_single(t->log_n) ? 1 : 2;
-        CKKS_ASSERT(reach <= limit && limit >= 4);
+    uint32_t left = t->log_n;
+    for (uint32_t k = 0; left > 0; k++) {
+        const uint32_t levels = levels_of(left);
+        CKKS_ASSERT(k < PASSES_MAX && reach <= limit && limit >= 4);
         if (reach + 2 * levels <= limit) {
             t->reduce[k] = REDUCE_NONE, reach += 2 * levels;
         } else if (2 + 2 * levels <= limit) {
@@ -115,6 +120,7 @@ static void forward_plan(transform *t, double reach) {
         } else {
             t->reduce[k] = REDUCE_ALL, reach = 4;
         }
+        left -= levels;
     }
 }
 
@@ -155,16 +161,32 @@ ALWAYS void forward_one(w64 *u, w64 *v, factor f, const transform *t, bool is_re
 typedef struct roots4 {
     factor top, left, right;
 } roots4;
+typedef struct roots8 {
+    roots4 upper;
+    factor low[4];
+} roots8;
 
 ALWAYS roots4 roots4_of(const transform *t, size_t node) {
     return (roots4){root_all(t, node), root_all(t, 2 * node), root_all(t, 2 * node + 1)};
 }
+ALWAYS roots8 roots8_of(const transform *t, size_t node) {
+    return (roots8){roots4_of(t, node),
+                    {root_all(t, 4 * node), root_all(t, 4 * node + 1), root_all(t, 4 * node + 2),
+                     root_all(t, 4 * node + 3)}};
+}
 
-ALWAYS void forward4(w64 x[4], const roots4 *w, const transform *t, uint32_t mode) {
-    forward_one(&x[0], &x[2], w->top, t, mode != REDUCE_NONE);
-    forward_one(&x[1], &x[3], w->top, t, mode != REDUCE_NONE);
-    forward_one(&x[0], &x[1], w->left, t, mode == REDUCE_ALL);
-    forward_one(&x[2], &x[3], w->right, t, mode == REDUCE_ALL);
+/* two levels on x[0], x[step], x[2 step], x[3 step] */
+ALWAYS void forward4(w64 *x, size_t step, const roots4 *w, const transform *t, uint32_t mode) {
+    forward_one(&x[0], &x[2 * step], w->top, t, mode != REDUCE_NONE);
+    forward_one(&x[step], &x[3 * step], w->top, t, mode != REDUCE_NONE);
+    forward_one(&x[0], &x[step], w->left, t, mode == REDUCE_ALL);
+    forward_one(&x[2 * step], &x[3 * step], w->right, t, mode == REDUCE_ALL);
+}
+ALWAYS void forward8(w64 x[8], const roots8 *w, const transform *t, uint32_t mode) {
+    forward4(x, 2, &w->upper, t, mode);
+    forward4(x + 1, 2, &w->upper, t, mode);
+    UNROLLED
+    for (size_t k = 0; k < 4; k++) forward_one(&x[2 * k], &x[2 * k + 1], w->low[k], t, mode == REDUCE_ALL);
 }
 
 /* What a transform starts from, a vector at a time: below (2 count + 1) q, or 4q where it is reduced. */
@@ -182,30 +204,57 @@ ALWAYS w64 load_source(const forward_source *from, size_t i, const transform *t,
     return sum;
 }
 
-ALWAYS void forward_nodes(uint64_t *x, size_t quarter, const transform *shared, size_t node, size_t count,
-                          uint32_t mode) {
+ALWAYS void forward_nodes4(uint64_t *x, size_t part, const transform *shared, size_t node, size_t count,
+                           uint32_t mode) {
     const transform t = *shared;
     for (size_t k = 0; k < count; k++) {
         const roots4 w = roots4_of(&t, node + k);
-        uint64_t *at = x + 4 * quarter * k;
-        for (const uint64_t *end = at + quarter; at < end; at += LANES) {
-            w64 v[4] = {w64_load(at), w64_load(at + quarter), w64_load(at + 2 * quarter),
-                        w64_load(at + 3 * quarter)};
-            forward4(v, &w, &t, mode);
-            w64_store(at, v[0]), w64_store(at + quarter, v[1]);
-            w64_store(at + 2 * quarter, v[2]), w64_store(at + 3 * quarter, v[3]);
+        uint64_t *at = x + 4 * part * k;
+        for (const uint64_t *end = at + part; at < end; at += LANES) {
+            w64 v[4];
+            UNROLLED
+            for (size_t i = 0; i < 4; i++) v[i] = w64_load(at + i * part);
+            forward4(v, 1, &w, &t, mode);
+            UNROLLED
+            for (size_t i = 0; i < 4; i++) w64_store(at + i * part, v[i]);
+        }
+    }
+}
+ALWAYS void forward_nodes8(uint64_t *x, size_t part, const transform *shared, size_t node, size_t count,
+                           uint32_t mode) {
+    const transform t = *shared;
+    for (size_t k = 0; k < count; k++) {
+        const roots8 w = roots8_of(&t, node + k);
+        uint64_t *at = x + 8 * part * k;
+        for (const uint64_t *end = at + part; at < end; at += LANES) {
+            w64 v[8];
+            UNROLLED
+            for (size_t i = 0; i < 8; i++) v[i] = w64_load(at + i * part);
+            forward8(v, &w, &t, mode);
+            UNROLLED
+            for (size_t i = 0; i < 8; i++) w64_store(at + i * part, v[i]);
         }
     }
 }
 
-static void forward_level(uint64_t *x, size_t quarter, const transform *t, size_t node, size_t count,
+/* one pass over `count` neighbouring blocks of 2^log_size */
+static void forward_level(uint64_t *x, uint32_t log_size, const transform *t, size_t node, size_t count,
                           uint32_t pass) {
-    if (t->reduce[pass] == REDUCE_NONE)
-        forward_nodes(x, quarter, t, node, count, REDUCE_NONE);
-    else if (t->reduce[pass] == REDUCE_SOME)
-        forward_nodes(x, quarter, t, node, count, REDUCE_SOME);
-    else
-        forward_nodes(x, quarter, t, node, count, REDUCE_ALL);
+    const uint32_t levels = levels_of(log_size);
+    const size_t part = (size_t)1 << (log_size - levels);
+#define LEVELS(mode)                                                                                         \
+    if (levels == 2)                                                                                         \
+        forward_nodes4(x, part, t, node, count, mode);                                                       \
+    else                                                                                                     \
+        forward_nodes8(x, part, t, node, count, mode)
+    if (t->reduce[pass] == REDUCE_NONE) {
+        LEVELS(REDUCE_NONE);
+    } else if (t->reduce[pass] == REDUCE_SOME) {
+        LEVELS(REDUCE_SOME);
+    } else {
+        LEVELS(REDUCE_ALL);
+    }
+#undef LEVELS
 }
 
 ALWAYS void interleave(w64 *x, w64 *y) {
@@ -226,12 +275,20 @@ ALWAYS w64 repeat2(const uint64_t *at) {
 ALWAYS w64 repeat4(const uint64_t *at) {
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)at));
 }
-/* roots of the four levels below `node`, lanes as the interleaved vectors have them */
-ALWAYS void load_last_roots(factor f[4], const transform *t, size_t node) {
-    f[0] = root_all(t, node);
-    f[1] = (factor){repeat2(t->root + 2 * node), repeat2(t->quotient + 2 * node)};
-    f[2] = (factor){repeat4(t->root + 4 * node), repeat4(t->quotient + 4 * node)};
-    f[3] = (factor){w64_load(t->root + 8 * node), w64_load(t->quotient + 8 * node)};
+/* roots of one of the four levels below `node`, lanes as the interleaved vectors have them */
+ALWAYS factor last_root(const transform *t, size_t node, uint32_t level) {
+    switch (level) {
+    case 0:
+        return root_all(t, node);
+    case 1:
+        return (factor){repeat2(t->root + 2 * node), repeat2(t->quotient + 2 * node)};
+    case 2:
+        return (factor){repeat4(t->root + 4 * node), repeat4(t->quotient + 4 * node)};
+    default: {
+        const w64 quotient = w64_load(t->quotient + 8 * node);
+        return (factor){_mm512_madd52hi_epu64(w64_all(1), quotient, t->q), quotient};
+    }
+    }
 }
 
 /* how results leave: see forward_store */
@@ -253,20 +310,21 @@ ALWAYS void forward_last(uint64_t *x, size_t size, const transform *shared, size
                          const leaving *to, bool is_difference) {
     const transform t = *shared;
     const leaving local = *to;
-    for (size_t i = 0; i < size; i += 2 * LANES, node++) {
-        w64 a = w64_load(x + i), b = w64_load(x + i + LANES);
-        factor f[4];
-        load_last_roots(f, &t, node);
-        forward_one(&a, &b, f[0], &t, mode != REDUCE_NONE);
-        interleave(&a, &b);
-        forward_one(&a, &b, f[1], &t, mode == REDUCE_ALL);
-        interleave(&a, &b);
-        forward_one(&a, &b, f[2], &t, mode == REDUCE_ALL);
-        interleave(&a, &b);
-        forward_one(&a, &b, f[3], &t, mode == REDUCE_ALL);
-        interleave(&a, &b);
-        leave(x, i, a, &local, is_difference, &t);
-        leave(x, i + LANES, b, &local, is_difference, &t);
+    for (size_t i = 0; i < size; i += 2 * LANES * LAST_PAIRS, node += LAST_PAIRS) {
+        w64 v[2 * LAST_PAIRS];
+        UNROLLED
+        for (size_t k = 0; k < 2 * LAST_PAIRS; k++) v[k] = w64_load(x + i + k * LANES);
+        UNROLLED
+        for (uint32_t level = 0; level < LAST_LOG; level++) {
+            const bool is_reduced = level == 0 ? mode != REDUCE_NONE : mode == REDUCE_ALL;
+            UNROLLED
+            for (size_t k = 0; k < LAST_PAIRS; k++) {
+                forward_one(&v[2 * k], &v[2 * k + 1], last_root(&t, node + k, level), &t, is_reduced);
+                interleave(&v[2 * k], &v[2 * k + 1]);
+            }
+        }
+        UNROLLED
+        for (size_t k = 0; k < 2 * LAST_PAIRS; k++) leave(x, i + k * LANES, v[k], &local, is_difference, &t);
     }
 }
 
@@ -289,23 +347,25 @@ static void forward_last_difference(uint64_t *x, size_t size, const transform *t
         forward_last(x, size, t, node, REDUCE_ALL, to, true);
 }
 
-/* log_size - LAST_LOG is even */
 static void forward_block(uint64_t *x, uint32_t log_size, const transform *t, size_t node, uint32_t pass,
                           const leaving *to) {
     const size_t size = (size_t)1 << log_size;
     if (log_size > LEAF_LOG) {
-        forward_level(x, size / 4, t, node, 1, pass);
-        UNROLLED
-        for (size_t k = 0; k < 4; k++) {
+        const uint32_t levels = levels_of(log_size);
+        forward_level(x, log_size, t, node, 1, pass);
+        for (size_t k = 0; k < (size_t)1 << levels; k++) {
+            const size_t at = k << (log_size - levels);
             leaving below = *to;
-            if (to->minuend) below.minuend = to->minuend + k * (size / 4);
-            forward_block(x + k * (size / 4), log_size - 2, t, 4 * node + k, pass + 1, &below);
+            if (to->minuend) below.minuend = to->minuend + at;
+            forward_block(x + at, log_size - levels, t, (node << levels) + k, pass + 1, &below);
         }
         return;
     }
     size_t count = 1;
-    for (size_t quarter = size / 4; quarter >= 2 * LANES; quarter /= 4, count *= 4, pass++)
-        forward_level(x, quarter, t, node * count, count, pass);
+    for (uint32_t left = log_size, levels; left > LAST_LOG; left -= levels, count <<= levels, pass++) {
+        levels = levels_of(left);
+        forward_level(x, left, t, node * count, count, pass);
+    }
     if (to->minuend)
         forward_last_difference(x, size, t, node * count, t->reduce[pass], to);
     else
@@ -313,50 +373,29 @@ static void forward_block(uint64_t *x, uint32_t log_size, const transform *t, si
 }
 
 /* the first pass, from the source: `count` is that of the source, `mode` the reduction's, both constants */
-ALWAYS void forward_top2(uint64_t *out, const forward_source *source, const transform *shared, uint32_t count,
+ALWAYS void forward_top8(uint64_t *out, const forward_source *source, const transform *shared, uint32_t count,
                          uint32_t mode) {
     const transform t = *shared;
     forward_source from = *source;
     from.count = count;
-    const size_t half = (size_t)1 << t.log_n >> 1;
-    const factor w = root_all(&t, 1);
-    for (size_t j = 0; j < half; j += LANES) {
-        w64 u = load_source(&from, j, &t, mode != REDUCE_NONE);
-        w64 v = load_source(&from, j + half, &t, mode != REDUCE_NONE);
-        forward_one(&u, &v, w, &t, mode != REDUCE_NONE);
-        w64_store(out + j, u), w64_store(out + j + half, v);
-    }
-}
-ALWAYS void forward_top4(uint64_t *out, const forward_source *source, const transform *shared, uint32_t count,
-                         uint32_t mode) {
-    const transform t = *shared;
-    forward_source from = *source;
-    from.count = count;
-    const size_t quarter = (size_t)1 << t.log_n >> 2;
-    const roots4 w = roots4_of(&t, 1);
-    for (size_t j = 0; j < quarter; j += LANES) {
-        w64 v[4];
+    const size_t part = (size_t)1 << t.log_n >> TOP_LEVELS;
+    const roots8 w = roots8_of(&t, 1);
+    for (size_t j = 0; j < part; j += LANES) {
+        w64 v[8];
         UNROLLED
-        for (size_t k = 0; k < 4; k++) v[k] = load_source(&from, j + k * quarter, &t, mode != REDUCE_NONE);
-        forward4(v, &w, &t, mode);
+        for (size_t k = 0; k < 8; k++) v[k] = load_source(&from, j + k * part, &t, mode != REDUCE_NONE);
+        forward8(v, &w, &t, mode);
         UNROLLED
-        for (size_t k = 0; k < 4; k++) w64_store(out + j + k * quarter, v[k]);
+        for (size_t k = 0; k < 8; k++) w64_store(out + j + k * part, v[k]);
     }
 }
 
 static void forward_top(uint64_t *out, const forward_source *from, const transform *t) {
-    const bool is_single = has_single(t->log_n);
-#define TOP(count, mode)                                                                                     \
-    if (is_single)                                                                                           \
-        forward_top2(out, from, t, count, mode);                                                             \
-    else                                                                                                     \
-        forward_top4(out, from, t, count, mode)
 #define TOP_OF(count)                                                                                        \
-    if (t->reduce[0] == REDUCE_NONE) {                                                                       \
-        TOP(count, REDUCE_NONE);                                                                             \
-    } else {                                                                                                 \
-        TOP(count, REDUCE_ALL);                                                                              \
-    }
+    if (t->reduce[0] == REDUCE_NONE)                                                                         \
+        forward_top8(out, from, t, count, REDUCE_NONE);                                                      \
+    else                                                                                                     \
+        forward_top8(out, from, t, count, REDUCE_ALL)
     switch (from->count) {
     case 0:
         TOP_OF(0);
@@ -374,18 +413,16 @@ static void forward_top(uint64_t *out, const forward_source *from, const transfo
         TOP_OF(from->count);
     }
 #undef TOP_OF
-#undef TOP
 }
 
 static void forward(uint64_t *out, const forward_source *from, double reach, const ntt_table *table,
                     const forward_store *store) {
     transform t = transform_of(table, table->forward, table->forward_shoup52);
-    const uint32_t levels = has_single(t.log_n) ? 1 : 2;
     /* no room for a pass after several sources: load_source reduces where the first pass does */
-    const bool is_reduced = from->count > 1 && reach + 2 * levels > 0x1p52 / (double)t.prime;
+    const bool is_reduced = from->count > 1 && reach + 2 * TOP_LEVELS > 0x1p52 / (double)t.prime;
     forward_plan(&t, is_reduced ? 4 : reach);
     if (is_reduced) t.reduce[0] = REDUCE_ALL;
-    const size_t children = (size_t)1 << levels, part = (size_t)1 << (t.log_n - levels);
+    const size_t children = (size_t)1 << TOP_LEVELS, part = (size_t)1 << (t.log_n - TOP_LEVELS);
     leaving to = {0};
     if (store && store->minuend) {
         to.minuend = store->minuend;
@@ -395,7 +432,7 @@ static void forward(uint64_t *out, const forward_source *from, double reach, con
     for (size_t k = 0; k < children; k++) {
         leaving below = to;
         if (to.minuend) below.minuend = to.minuend + k * part;
-        forward_block(out + k * part, t.log_n - levels, &t, children + k, 1, &below);
+        forward_block(out + k * part, t.log_n - TOP_LEVELS, &t, children + k, 1, &below);
     }
 }
 
@@ -414,17 +451,22 @@ void vector_forward_source_avx512(uint64_t *out, const forward_source *from, con
 
 /* ---- inverse ---- */
 
+/* From the bottom. A pass reduces what it leaves where the next one would have no room. */
 static void inverse_plan(transform *t) {
-    const uint64_t limit = (MASK52 + 1) / t->prime, passes = pass_count(t->log_n);
+    const uint64_t limit = (MASK52 + 1) / t->prime;
+    uint32_t levels[PASSES_MAX], passes = 0;
+    for (uint32_t left = t->log_n; left > 0; left -= levels[passes - 1]) {
+        CKKS_ASSERT(passes < PASSES_MAX);
+        levels[passes++] = levels_of(left);
+    }
     uint64_t reach = 1;
-    for (uint64_t k = passes; k-- > 0;) { /* from the bottom */
-        const uint32_t levels = k + 1 == passes ? LAST_LOG : k == 0 && has_single(t->log_n) ? 1 : 2;
-        const uint64_t grown = reach << levels;
+    for (uint32_t k = passes; k-- > 0;) {
+        const uint64_t grown = reach << levels[k];
         CKKS_ASSERT(2 * reach <= limit);
         t->reach[k] = reach;
         if (grown > limit)
             t->reduce[k] = REDUCE_ALL, reach = 2;
-        else if (k > 0 && 2 * grown > limit)
+        else if (k > 0 && grown << levels[k - 1] > limit)
             t->reduce[k] = REDUCE_SOME, reach = 2;
         else
             t->reduce[k] = REDUCE_NONE, reach = grown;
@@ -446,78 +488,131 @@ ALWAYS w64 offset_of(const transform *t, uint32_t pass, uint32_t level, uint32_t
     return w64_all(reach * t->prime);
 }
 
-ALWAYS void inverse_nodes(uint64_t *x, size_t quarter, const transform *shared, size_t node, size_t count,
-                          uint32_t pass, uint32_t mode) {
+/* the offsets of a pass's levels */
+typedef struct offsets {
+    w64 level[LAST_LOG];
+} offsets;
+
+ALWAYS offsets offsets_of(const transform *t, uint32_t pass, uint32_t mode) {
+    return (offsets){{offset_of(t, pass, 0, mode), offset_of(t, pass, 1, mode), offset_of(t, pass, 2, mode),
+                      offset_of(t, pass, 3, mode)}};
+}
+
+/* the two last levels of a pass, the lower one first */
+ALWAYS void inverse4(w64 *x, size_t step, const roots4 *w, const w64 offset[2], const transform *t,
+                     uint32_t mode) {
+    inverse_one(&x[0], &x[step], w->left, offset[0], t, mode == REDUCE_ALL);
+    inverse_one(&x[2 * step], &x[3 * step], w->right, offset[0], t, mode == REDUCE_ALL);
+    inverse_one(&x[0], &x[2 * step], w->top, offset[1], t, mode != REDUCE_NONE);
+    inverse_one(&x[step], &x[3 * step], w->top, offset[1], t, mode != REDUCE_NONE);
+}
+
+ALWAYS void inverse_nodes4(uint64_t *x, size_t part, const transform *shared, size_t node, size_t count,
+                           uint32_t pass, uint32_t mode) {
     const transform t = *shared;
-    const w64 first = offset_of(shared, pass, 0, mode), second = offset_of(shared, pass, 1, mode);
+    const offsets offset = offsets_of(shared, pass, mode);
     for (size_t k = 0; k < count; k++) {
         const roots4 w = roots4_of(&t, node + k);
-        uint64_t *at = x + 4 * quarter * k;
-        for (const uint64_t *end = at + quarter; at < end; at += LANES) {
-            w64 x0 = w64_load(at), x1 = w64_load(at + quarter);
-            w64 x2 = w64_load(at + 2 * quarter), x3 = w64_load(at + 3 * quarter);
-            inverse_one(&x0, &x1, w.left, first, &t, mode == REDUCE_ALL);
-            inverse_one(&x2, &x3, w.right, first, &t, mode == REDUCE_ALL);
-            inverse_one(&x0, &x2, w.top, second, &t, mode != REDUCE_NONE);
-            inverse_one(&x1, &x3, w.top, second, &t, mode != REDUCE_NONE);
-            w64_store(at, x0), w64_store(at + quarter, x1);
-            w64_store(at + 2 * quarter, x2), w64_store(at + 3 * quarter, x3);
+        uint64_t *at = x + 4 * part * k;
+        for (const uint64_t *end = at + part; at < end; at += LANES) {
+            w64 v[4];
+            UNROLLED
+            for (size_t i = 0; i < 4; i++) v[i] = w64_load(at + i * part);
+            inverse4(v, 1, &w, offset.level, &t, mode);
+            UNROLLED
+            for (size_t i = 0; i < 4; i++) w64_store(at + i * part, v[i]);
+        }
+    }
+}
+ALWAYS void inverse_nodes8(uint64_t *x, size_t part, const transform *shared, size_t node, size_t count,
+                           uint32_t pass, uint32_t mode) {
+    const transform t = *shared;
+    const offsets offset = offsets_of(shared, pass, mode);
+    for (size_t k = 0; k < count; k++) {
+        const roots8 w = roots8_of(&t, node + k);
+        uint64_t *at = x + 8 * part * k;
+        for (const uint64_t *end = at + part; at < end; at += LANES) {
+            w64 v[8];
+            UNROLLED
+            for (size_t i = 0; i < 8; i++) v[i] = w64_load(at + i * part);
+            UNROLLED
+            for (size_t i = 0; i < 4; i++)
+                inverse_one(&v[2 * i], &v[2 * i + 1], w.low[i], offset.level[0], &t, mode == REDUCE_ALL);
+            inverse4(v, 2, &w.upper, offset.level + 1, &t, mode);
+            inverse4(v + 1, 2, &w.upper, offset.level + 1, &t, mode);
+            UNROLLED
+            for (size_t i = 0; i < 8; i++) w64_store(at + i * part, v[i]);
         }
     }
 }
 
-static void inverse_level(uint64_t *x, size_t quarter, const transform *t, size_t node, size_t count,
+static void inverse_level(uint64_t *x, uint32_t log_size, const transform *t, size_t node, size_t count,
                           uint32_t pass) {
-    if (t->reduce[pass] == REDUCE_NONE)
-        inverse_nodes(x, quarter, t, node, count, pass, REDUCE_NONE);
-    else if (t->reduce[pass] == REDUCE_SOME)
-        inverse_nodes(x, quarter, t, node, count, pass, REDUCE_SOME);
-    else
-        inverse_nodes(x, quarter, t, node, count, pass, REDUCE_ALL);
+    const uint32_t levels = levels_of(log_size);
+    const size_t part = (size_t)1 << (log_size - levels);
+#define LEVELS(mode)                                                                                         \
+    if (levels == 2)                                                                                         \
+        inverse_nodes4(x, part, t, node, count, pass, mode);                                                 \
+    else                                                                                                     \
+        inverse_nodes8(x, part, t, node, count, pass, mode)
+    if (t->reduce[pass] == REDUCE_NONE) {
+        LEVELS(REDUCE_NONE);
+    } else if (t->reduce[pass] == REDUCE_SOME) {
+        LEVELS(REDUCE_SOME);
+    } else {
+        LEVELS(REDUCE_ALL);
+    }
+#undef LEVELS
 }
 
 ALWAYS void inverse_first(uint64_t *out, const uint64_t *in, size_t size, const transform *shared,
                           size_t node, uint32_t pass, uint32_t mode) {
     const transform t = *shared;
-    const w64 offset[4] = {offset_of(shared, pass, 0, mode), offset_of(shared, pass, 1, mode),
-                           offset_of(shared, pass, 2, mode), offset_of(shared, pass, 3, mode)};
-    for (size_t i = 0; i < size; i += 2 * LANES, node++) {
-        w64 a = w64_load(in + i), b = w64_load(in + i + LANES);
-        factor f[4];
-        load_last_roots(f, &t, node);
-        deinterleave(&a, &b);
-        inverse_one(&a, &b, f[3], offset[0], &t, mode == REDUCE_ALL);
-        deinterleave(&a, &b);
-        inverse_one(&a, &b, f[2], offset[1], &t, mode == REDUCE_ALL);
-        deinterleave(&a, &b);
-        inverse_one(&a, &b, f[1], offset[2], &t, mode == REDUCE_ALL);
-        deinterleave(&a, &b);
-        inverse_one(&a, &b, f[0], offset[3], &t, mode != REDUCE_NONE);
-        w64_store(out + i, a), w64_store(out + i + LANES, b);
+    const offsets offset = offsets_of(shared, pass, mode);
+    for (size_t i = 0; i < size; i += 2 * LANES * LAST_PAIRS, node += LAST_PAIRS) {
+        w64 v[2 * LAST_PAIRS];
+        UNROLLED
+        for (size_t k = 0; k < 2 * LAST_PAIRS; k++) v[k] = w64_load(in + i + k * LANES);
+        UNROLLED
+        for (uint32_t level = 0; level < LAST_LOG; level++) {
+            const bool is_reduced = level + 1 < LAST_LOG ? mode == REDUCE_ALL : mode != REDUCE_NONE;
+            UNROLLED
+            for (size_t k = 0; k < LAST_PAIRS; k++) {
+                deinterleave(&v[2 * k], &v[2 * k + 1]);
+                inverse_one(&v[2 * k], &v[2 * k + 1], last_root(&t, node + k, LAST_LOG - 1 - level),
+                            offset.level[level], &t, is_reduced);
+            }
+        }
+        UNROLLED
+        for (size_t k = 0; k < 2 * LAST_PAIRS; k++) w64_store(out + i + k * LANES, v[k]);
     }
 }
 
-/* log_size - LAST_LOG is even */
 static void inverse_block(uint64_t *out, const uint64_t *in, uint32_t log_size, const transform *t,
                           size_t node, uint32_t pass) {
-    const size_t size = (size_t)1 << log_size;
     if (log_size > LEAF_LOG) {
-        UNROLLED
-        for (size_t k = 0; k < 4; k++)
-            inverse_block(out + k * (size / 4), in + k * (size / 4), log_size - 2, t, 4 * node + k, pass + 1);
-        inverse_level(out, size / 4, t, node, 1, pass);
+        const uint32_t levels = levels_of(log_size);
+        for (size_t k = 0; k < (size_t)1 << levels; k++) {
+            const size_t at = k << (log_size - levels);
+            inverse_block(out + at, in + at, log_size - levels, t, (node << levels) + k, pass + 1);
+        }
+        inverse_level(out, log_size, t, node, 1, pass);
         return;
     }
-    size_t count = size / (2 * LANES);
-    uint32_t bottom = pass + (log_size - LAST_LOG) / 2;
-    if (t->reduce[bottom] == REDUCE_NONE)
-        inverse_first(out, in, size, t, node * count, bottom, REDUCE_NONE);
-    else if (t->reduce[bottom] == REDUCE_SOME)
-        inverse_first(out, in, size, t, node * count, bottom, REDUCE_SOME);
+    uint32_t left[PASSES_MAX], depth = 0;
+    for (left[0] = log_size; left[depth] > LAST_LOG; depth++)
+        left[depth + 1] = left[depth] - levels_of(left[depth]);
+    const size_t size = (size_t)1 << log_size, first = node << (log_size - LAST_LOG);
+    if (t->reduce[pass + depth] == REDUCE_NONE)
+        inverse_first(out, in, size, t, first, pass + depth, REDUCE_NONE);
+    else if (t->reduce[pass + depth] == REDUCE_SOME)
+        inverse_first(out, in, size, t, first, pass + depth, REDUCE_SOME);
     else
-        inverse_first(out, in, size, t, node * count, bottom, REDUCE_ALL);
-    for (size_t quarter = 2 * LANES; count /= 4, bottom-- > pass; quarter *= 4)
-        inverse_level(out, quarter, t, node * count, count, bottom);
+        inverse_first(out, in, size, t, first, pass + depth, REDUCE_ALL);
+    while (depth-- > 0) {
+        const uint32_t above = log_size - left[depth];
+        inverse_level(out, left[depth], t, node << above, (size_t)1 << above, pass + depth);
+    }
 }
 
 /* The last level has one root: 1/N and the caller's factor go into both of its products. `shift` is added to
@@ -539,34 +634,32 @@ ALWAYS void leave_inverse(uint64_t *at, w64 x, const transform *t, bool is_shift
     w64_store(at, w64_correct(x, t->q));
 }
 
-ALWAYS void inverse_top2(uint64_t *x, const transform *shared, const last_level *last, bool is_shifted) {
-    const transform t = *shared;
-    const last_level c = *last;
-    const size_t half = (size_t)1 << t.log_n >> 1;
-    for (size_t j = 0; j < half; j += LANES) {
-        w64 u = w64_load(x + j), v = w64_load(x + j + half);
-        last_butterfly(&u, &v, &c, &t);
-        leave_inverse(x + j, u, &t, is_shifted), leave_inverse(x + j + half, v, &t, is_shifted);
-    }
-}
-ALWAYS void inverse_top4(uint64_t *x, const transform *shared, const last_level *last, bool is_shifted,
+ALWAYS void inverse_top8(uint64_t *x, const transform *shared, const last_level *last, bool is_shifted,
                          uint32_t mode) {
     const transform t = *shared;
     const last_level c = *last;
-    const size_t quarter = (size_t)1 << t.log_n >> 2;
+    const size_t part = (size_t)1 << t.log_n >> TOP_LEVELS;
     const factor left = root_all(&t, 2), right = root_all(&t, 3);
-    const w64 offset = offset_of(shared, 0, 0, mode);
-    for (size_t j = 0; j < quarter; j += LANES) {
-        uint64_t *at = x + j;
-        w64 x0 = w64_load(at), x1 = w64_load(at + quarter);
-        w64 x2 = w64_load(at + 2 * quarter), x3 = w64_load(at + 3 * quarter);
-        inverse_one(&x0, &x1, left, offset, &t, mode == REDUCE_ALL);
-        inverse_one(&x2, &x3, right, offset, &t, mode == REDUCE_ALL);
-        last_butterfly(&x0, &x2, &c, &t);
-        last_butterfly(&x1, &x3, &c, &t);
-        leave_inverse(at, x0, &t, is_shifted), leave_inverse(at + quarter, x1, &t, is_shifted);
-        leave_inverse(at + 2 * quarter, x2, &t, is_shifted),
-            leave_inverse(at + 3 * quarter, x3, &t, is_shifted);
+    const offsets offset = offsets_of(shared, 0, mode);
+    factor low[4];
+    UNROLLED
+    for (size_t k = 0; k < 4; k++) low[k] = root_all(&t, 4 + k);
+    for (size_t j = 0; j < part; j += LANES) {
+        w64 v[8];
+        UNROLLED
+        for (size_t k = 0; k < 8; k++) v[k] = w64_load(x + j + k * part);
+        UNROLLED
+        for (size_t k = 0; k < 4; k++)
+            inverse_one(&v[2 * k], &v[2 * k + 1], low[k], offset.level[0], &t, mode == REDUCE_ALL);
+        UNROLLED
+        for (size_t k = 0; k < 2; k++) {
+            inverse_one(&v[k], &v[k + 2], left, offset.level[1], &t, mode == REDUCE_ALL);
+            inverse_one(&v[k + 4], &v[k + 6], right, offset.level[1], &t, mode == REDUCE_ALL);
+        }
+        UNROLLED
+        for (size_t k = 0; k < 4; k++) last_butterfly(&v[k], &v[k + 4], &c, &t);
+        UNROLLED
+        for (size_t k = 0; k < 8; k++) leave_inverse(x + j + k * part, v[k], &t, is_shifted);
     }
 }
 
@@ -575,22 +668,19 @@ ALWAYS void inverse(uint64_t *out, const uint64_t *in, uint64_t factor_in, const
     const modulus *m = &table->m;
     transform t = transform_of(table, table->inverse, table->inverse_shoup52);
     inverse_plan(&t);
-    const uint32_t levels = has_single(t.log_n) ? 1 : 2;
-    const size_t children = (size_t)1 << levels, part = (size_t)1 << (t.log_n - levels);
+    const size_t children = (size_t)1 << TOP_LEVELS, part = (size_t)1 << (t.log_n - TOP_LEVELS);
     const uint64_t scale = factor_in == 1 ? table->n_inverse : mod_mul(table->n_inverse, factor_in, m);
     const bool is_all = t.reduce[0] == REDUCE_ALL;
     const last_level last = {.sum = factor_of(scale, m->value),
                              .difference = factor_of(mod_mul(scale, table->inverse[1], m), m->value),
-                             .offset = offset_of(&t, 0, levels - 1, is_all ? REDUCE_ALL : REDUCE_NONE),
+                             .offset = offset_of(&t, 0, TOP_LEVELS - 1, is_all ? REDUCE_ALL : REDUCE_NONE),
                              .shift = w64_all(is_shifted ? m->value >> 1 : 0)};
     for (size_t k = 0; k < children; k++)
-        inverse_block(out + k * part, in + k * part, t.log_n - levels, &t, children + k, 1);
-    if (levels == 1)
-        inverse_top2(out, &t, &last, is_shifted);
-    else if (is_all)
-        inverse_top4(out, &t, &last, is_shifted, REDUCE_ALL);
+        inverse_block(out + k * part, in + k * part, t.log_n - TOP_LEVELS, &t, children + k, 1);
+    if (is_all)
+        inverse_top8(out, &t, &last, is_shifted, REDUCE_ALL);
     else
-        inverse_top4(out, &t, &last, is_shifted, REDUCE_NONE);
+        inverse_top8(out, &t, &last, is_shifted, REDUCE_NONE);
 }
 
 void vector_inverse_avx512(uint64_t *out, const uint64_t *in, const ntt_table *table) {

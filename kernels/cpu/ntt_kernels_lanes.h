@@ -1,25 +1,43 @@
 /*
  * The transforms as kernels; template, included once per instruction set. One limb of one component is one
- * iteration.
+ * task; those of one prime follow each other, so that its roots are read once.
  */
-void ISA(cpu_ntt_forward)(const void *arguments) {
-    const kernel_unary_args *args = arguments;
-    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
-    const uint32_t components = args->out.component_count;
-#pragma omp parallel for collapse(2) schedule(dynamic) if ((size_t)components * limbs * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++) ISA(vector_forward)
-    (poly_limb(&args->out, c, i, n), poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n),
+#include "kernels/cpu/team.h"
+
+typedef struct transform_shape {
+    const kernel_unary_args *args;
+    uint32_t n;
+} transform_shape;
+
+static void forward_task(const void *context, uint32_t task) {
+    const transform_shape *s = context;
+    const kernel_unary_args *args = s->args;
+    const uint32_t i = task / args->out.component_count, c = task % args->out.component_count;
+    ISA(vector_forward)
+    (poly_limb(&args->out, c, i, s->n),
+     poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), s->n),
      tables_ntt(args->tables, args->out.basis, i), NULL);
 }
 
-void ISA(cpu_ntt_inverse)(const void *arguments) {
-    const kernel_unary_args *args = arguments;
-    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
-    const uint32_t components = args->out.component_count;
-#pragma omp parallel for collapse(2) schedule(dynamic) if ((size_t)components * limbs * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++) ISA(vector_inverse)
-    (poly_limb(&args->out, c, i, n), poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n),
+static void inverse_task(const void *context, uint32_t task) {
+    const transform_shape *s = context;
+    const kernel_unary_args *args = s->args;
+    const uint32_t i = task / args->out.component_count, c = task % args->out.component_count;
+    ISA(vector_inverse)
+    (poly_limb(&args->out, c, i, s->n),
+     poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), s->n),
      tables_ntt(args->tables, args->out.basis, i));
+}
+
+static void transform_all(const kernel_unary_args *args, team_task run) {
+    const transform_shape shape = {args, tables_n(args->tables)};
+    const uint32_t count = args->out.component_count * basis_limb_count(args->out.basis);
+    team_each(count, (size_t)count * shape.n >= TEAM_WORDS_HEAVY, run, &shape);
+}
+
+void ISA(cpu_ntt_forward)(const void *arguments) {
+    transform_all(arguments, forward_task);
+}
+void ISA(cpu_ntt_inverse)(const void *arguments) {
+    transform_all(arguments, inverse_task);
 }

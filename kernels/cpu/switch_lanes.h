@@ -2,11 +2,11 @@
  * Whole key switches on vector units; template, included after keyswitch_lanes.h, once per instruction set.
  * The words of MOD_UP, KEY_PRODUCT and MOD_DOWN one after the other (switch_scalar.c).
  *
- * One thread goes limb by limb: the digits of one limb are converted, transformed and multiplied by the key
- * in a buffer that the next limb uses again, so that digits as a whole never reach memory, and the division
- * by P follows at once: the limbs of P first, whose residues every other limb needs. A team runs the kernels
- * one after the other instead: they spread over limbs and digits, where limbs alone are too few to keep it
- * busy.
+ * Limb by limb: the digits of one limb are converted, transformed and multiplied by the key in a buffer that
+ * the thread's next limb uses again, so that digits as a whole never reach memory. On one thread the division
+ * by P follows at once: the limbs of P first, whose residues every other limb needs; a team divides when all
+ * products are there. A team that limbs alone would not keep busy runs the three kernels one after the
+ * other: they spread over limbs and digits.
  */
 #include <omp.h>
 
@@ -16,7 +16,7 @@ typedef struct switch_shape {
     size_t a_batch_words;
     uint32_t batch_count, digit_size, limbs;
     uint64_t *source; /* [batch][limb of q][N] */
-    uint64_t *digits; /* one thread: [digit][N]; a team: [batch][digit][limb of q and p][N] */
+    uint64_t *digits; /* [thread][digit][N]; where limbs are too few for the team: as MOD_UP leaves them */
 } switch_shape;
 
 static switch_shape switch_shape_of(const device_tables *tables, const kernel_poly *a,
@@ -59,16 +59,16 @@ static void fill_source(const switch_shape *s, uint32_t entry, uint32_t limb) {
                 conversion, limb % s->digit_size, s->product.context);
 }
 
-/* One limb of the product of one entry. */
-static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, limb_product *product,
-                        uint32_t entry, uint32_t limb, uint32_t key) {
+/* One limb of the product of one entry; digits: room for those of one limb. */
+static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, uint64_t *digits,
+                        limb_product *product, uint32_t entry, uint32_t limb, uint32_t key) {
     const ckks_context *context = s->product.context;
     const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
     product->prime = basis_prime(basis, limb, context_params(context)->q_count);
     product->count = 0, product->key = NULL;
     find_key(product, &s->product, key, limb);
     for (uint32_t d = 0; d < product->count; d++) {
-        uint64_t *digit = s->digits + (size_t)d * s->product.n;
+        uint64_t *digit = digits + (size_t)d * s->product.n;
         if (limb < s->product.q_limbs && limb / s->digit_size == d) {
             product->digit[d] = switch_input(s, entry, limb);
             continue;
@@ -82,22 +82,32 @@ static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, l
     run_product(out0, out1, product, &s->product);
 }
 
-static void switch_product_limbs(const kernel_switch_product_args *args, const switch_shape *s) {
-    const uint32_t outs = args->is_sum ? 1 : args->batch_count,
-                   entries = args->is_sum ? args->batch_count : 1;
-    const uint32_t n = s->product.n;
-    for (uint32_t b = 0; b < args->batch_count; b++)
-        for (uint32_t i = 0; i < s->product.q_limbs; i++) fill_source(s, b, i);
-    for (uint32_t t = 0; t < outs; t++)
-        for (uint32_t j = 0; j < s->limbs; j++) {
-            uint64_t *out = args->out + ((size_t)t * 2 * s->limbs + j) * n;
-            limb_product product = {0};
-            for (uint32_t b = t; b < t + entries; b++, product.is_added = true) {
-                const key_product_item *item = args->items ? &args->items[b] : &args->uniform;
-                product.galois_element = item->galois_element;
-                switch_limb(out, out + (size_t)s->limbs * n, s, &product, b, j, item->key);
-            }
-        }
+/* SWITCH_PRODUCT limb by limb: each thread has room for the digits of one */
+typedef struct limb_launch {
+    const kernel_switch_product_args *args;
+    const switch_shape *shape;
+    uint32_t outs;
+} limb_launch;
+
+static void source_task(const void *context, uint32_t task) {
+    const switch_shape *s = context;
+    fill_source(s, task / s->product.q_limbs, task % s->product.q_limbs);
+}
+
+static void limb_task(const void *context, uint32_t task) {
+    const limb_launch *launch = context;
+    const kernel_switch_product_args *args = launch->args;
+    const switch_shape *s = launch->shape;
+    const uint32_t t = task % launch->outs, limb = task / launch->outs, n = s->product.n;
+    const uint32_t entries = args->is_sum ? args->batch_count : 1;
+    uint64_t *out = args->out + ((size_t)t * 2 * s->limbs + limb) * n;
+    uint64_t *digits = s->digits + (size_t)omp_get_thread_num() * s->product.digits * n;
+    limb_product product = {0};
+    for (uint32_t b = t; b < t + entries; b++, product.is_added = true) {
+        const key_product_item *item = args->items ? &args->items[b] : &args->uniform;
+        product.galois_element = item->galois_element;
+        switch_limb(out, out + (size_t)s->limbs * n, s, digits, &product, b, limb, item->key);
+    }
 }
 
 /* whether a launch of so many words stays on the calling thread */
@@ -105,12 +115,19 @@ static bool is_alone(size_t words) {
     return omp_get_max_threads() == 1 || words < TEAM_WORDS_HEAVY;
 }
 
+#define LIMBS_PER_THREAD 2u /* fewer would leave a team waiting for its last ones */
+
 void ISA(cpu_switch_product)(const void *arguments) {
     const kernel_switch_product_args *args = arguments;
     const switch_shape shape = switch_shape_of(args->tables, &args->a, args->a_batch_stride,
                                                args->batch_count, args->keys, args->key_count, args->scratch);
-    if (is_alone((size_t)args->batch_count * shape.limbs * shape.product.n)) {
-        switch_product_limbs(args, &shape);
+    const limb_launch launch = {args, &shape, args->is_sum ? 1 : args->batch_count};
+    const uint32_t tasks = launch.outs * shape.limbs;
+    const bool alone = is_alone((size_t)args->batch_count * shape.limbs * shape.product.n);
+    if (alone || (tasks >= LIMBS_PER_THREAD * (uint32_t)omp_get_max_threads() &&
+                  (uint32_t)omp_get_max_threads() <= args->batch_count * shape.limbs)) {
+        team_each(args->batch_count * shape.product.q_limbs, !alone, source_task, &shape);
+        team_each(tasks, !alone, limb_task, &launch);
         return;
     }
     const kernel_mod_up_args up = {
@@ -120,7 +137,7 @@ void ISA(cpu_switch_product)(const void *arguments) {
     const kernel_key_product_args product = {
         .tables = args->tables,
         .out = args->out,
-        .out_count = args->is_sum ? 1 : args->batch_count,
+        .out_count = launch.outs,
         .level = args->a.basis.q_count - 1,
         .digits = shape.digits,
         .digits_count = args->batch_count,
@@ -152,7 +169,7 @@ static void whole_limb(const whole_switch *w, uint32_t entry, uint32_t limb) {
     if (args->add.words && limb < w->shape->product.q_limbs)
         for (uint32_t c = 0; c < args->add.component_count; c++)
             product.add[c] = poly_limb(&args->add, c, limb, n) + (size_t)entry * args->add_batch_stride * n;
-    switch_limb(w->product, w->product + n, w->shape, &product, entry, limb, args->key);
+    switch_limb(w->product, w->product + n, w->shape, w->shape->digits, &product, entry, limb, args->key);
 }
 
 static void whole_entry(const whole_switch *w, uint32_t entry, uint32_t limbs_out) {
