@@ -3,6 +3,7 @@
 
     tests/bench/compare.py results.json                    target, best peer, ours and their ratios
     tests/bench/compare.py results.json --all              rows without a target or a peer too
+    tests/bench/compare.py results.json --machine Xeon     peers of that machine only: theirs and ours on one processor
     tests/bench/compare.py all-cores.json --against one.json     the same rows of two runs, and their ratio
 
 Figures of peers.csv are minima for CPUs and medians for GPUs; ours are taken likewise (--statistic overrides). A set in
@@ -54,8 +55,9 @@ def title(name, rows):
     print(f"**{name}**" + (" (insecure: for comparison only)" if rows[0].get("insecure") else "") + "\n")
 
 
-def against_peers(data, device, statistic, show_all):
+def against_peers(data, device, statistic, show_all, machine):
     peers, targets = read_csv("peers.csv"), read_csv("targets.csv")
+    peers = [p for p in peers if machine in p["machine"]]
     for name, rows in by_set(data["results"]).items():
         lines = []
         for r in rows:
@@ -91,6 +93,7 @@ def main():
     parser.add_argument("results")
     parser.add_argument("--against", metavar="RESULTS")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--machine", metavar="TEXT", default="")
     parser.add_argument("--statistic", choices=["min_us", "median_us", "eager_median_us", "eager_min_us"])
     options = parser.parse_args()
     with open(options.results, encoding="utf-8") as f:
@@ -106,7 +109,7 @@ def main():
         with open(options.against, encoding="utf-8") as f:
             against_run(data, json.load(f), statistic)
     else:
-        against_peers(data, device, statistic, options.all)
+        against_peers(data, device, statistic, options.all, options.machine)
     return 0
 
 
