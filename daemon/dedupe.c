@@ -2,12 +2,35 @@
 
 #include "kernels/base/bytes.h"
 
+#include <openssl/evp.h>
+#include <sodium.h>
 #include <stdlib.h>
 
-void dedupe_init(dedupe *d, uint64_t keep_ns, uint64_t bytes_max) {
+ckks_status dedupe_init(dedupe *d, uint64_t keep_ns, uint64_t bytes_max, ckks_error *err) {
     for (uint32_t i = 0; i < DEDUPE_BUCKETS; i++) list_init(&d->buckets[i]);
     list_init(&d->finished);
     d->keep_ns = keep_ns, d->bytes_max = bytes_max, d->bytes = 0;
+    randombytes_buf(d->digest_key, sizeof d->digest_key);
+    if (!(d->mac = EVP_MAC_fetch(NULL, "POLY1305", NULL)))
+        return ckks_error_set(err, CKKS_INTERNAL, "", "libcrypto has no Poly1305");
+    return CKKS_OK;
+}
+
+ckks_status dedupe_digest(const dedupe *d, uint8_t digest[DEDUPE_DIGEST_BYTES], const void *message,
+                          uint64_t message_bytes, const void *segments, uint64_t segments_bytes,
+                          ckks_error *err) {
+    EVP_MAC_CTX *context = EVP_MAC_CTX_new(d->mac);
+    size_t size = 0;
+    uint8_t length[8]; /* so that no byte can change sides */
+    bytes_write_u64(length, message_bytes);
+    const bool is_good = context && EVP_MAC_init(context, d->digest_key, sizeof d->digest_key, NULL) == 1 &&
+                         EVP_MAC_update(context, length, sizeof length) == 1 &&
+                         EVP_MAC_update(context, message, (size_t)message_bytes) == 1 &&
+                         EVP_MAC_update(context, segments, (size_t)segments_bytes) == 1 &&
+                         EVP_MAC_final(context, digest, &size, DEDUPE_DIGEST_BYTES) == 1 &&
+                         size == DEDUPE_DIGEST_BYTES;
+    EVP_MAC_CTX_free(context);
+    return is_good ? CKKS_OK : ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
 }
 
 static uint64_t bytes_of(const dedupe_entry *entry) {
@@ -28,6 +51,9 @@ void dedupe_fini(dedupe *d) {
     if (!d->buckets[0].next) return;
     for (uint32_t i = 0; i < DEDUPE_BUCKETS; i++)
         LIST_EACH_SAFE(link, &d->buckets[i]) entry_free(d, LIST_ENTRY(link, dedupe_entry, bucket));
+    EVP_MAC_free(d->mac);
+    d->mac = NULL;
+    sodium_memzero(d->digest_key, sizeof d->digest_key);
 }
 
 /* Ids are random; mixed all the same, since a peer chooses them. */
@@ -58,12 +84,12 @@ dedupe_entry *dedupe_find(dedupe *d, const char *tenant, const uint8_t id[DEDUPE
 }
 
 ckks_status dedupe_enter(dedupe *d, dedupe_entry **out, bool *is_new, const char *tenant,
-                         const uint8_t id[DEDUPE_ID_BYTES], const uint8_t digest[32], void *owner,
-                         uint64_t now_ns, ckks_error *err) {
+                         const uint8_t id[DEDUPE_ID_BYTES], const uint8_t digest[DEDUPE_DIGEST_BYTES],
+                         void *owner, uint64_t now_ns, ckks_error *err) {
     dedupe_entry *entry = dedupe_find(d, tenant, id, now_ns);
     *is_new = !entry;
     if (entry) {
-        if (memcmp(entry->digest, digest, 32) != 0)
+        if (memcmp(entry->digest, digest, DEDUPE_DIGEST_BYTES) != 0)
             return ckks_error_set(err, CKKS_REQUEST_ID_REUSED, "request_id",
                                   "this request id came with another body before");
         *out = entry;
@@ -74,7 +100,7 @@ ckks_status dedupe_enter(dedupe *d, dedupe_entry **out, bool *is_new, const char
     list_init(&entry->age);
     strncpy(entry->tenant, tenant, TOKEN_NAME_MAX);
     memcpy(entry->id, id, DEDUPE_ID_BYTES);
-    memcpy(entry->digest, digest, 32);
+    memcpy(entry->digest, digest, DEDUPE_DIGEST_BYTES);
     entry->owner = owner;
     list_append(bucket_of(d, tenant, id), &entry->bucket);
     *out = entry;

@@ -32,7 +32,7 @@ typedef struct inference {
     uv_timer_t deadline, orphan;
     uint32_t timers_open;
     loop_work hash;
-    uint8_t digest[32];
+    uint8_t digest[DEDUPE_DIGEST_BYTES];
     bool hash_failed;
     dedupe_entry *entry;
     uint32_t attempts;

@@ -165,7 +165,6 @@ static void init_parts(server *s) {
     s->scheduler.items_max = c->requests_max, s->scheduler.bytes_max = c->bytes_max;
     s->scheduler.tenant_items_max = c->tenant_requests_max;
     s->scheduler.model_items_max = c->model_requests_max;
-    dedupe_init(&s->dedupe, c->dedupe_s * NS_PER_S, c->dedupe_bytes);
     dispatch_init();
     s->last_finish_ns = clock_now_ns();
 }
@@ -175,6 +174,8 @@ ckks_status server_start(server *s, ckks_error *err) {
     token_table tokens = {0};
     const transport_callbacks callbacks = {.message = on_message, .lost = on_lost, .data = s};
     init_parts(s);
+    if ((rc = dedupe_init(&s->dedupe, s->config.dedupe_s * NS_PER_S, s->config.dedupe_bytes, err)) != CKKS_OK)
+        goto out;
     if ((rc = token_table_load(&tokens, s->config.tokens, err)) != CKKS_OK) goto out;
     if ((rc = tenants_replace(&s->tenants, &tokens, err)) != CKKS_OK) goto out;
     atomic_store(&daemon_metrics.tenants, tenants_count(&s->tenants));

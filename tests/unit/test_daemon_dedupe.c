@@ -9,12 +9,12 @@
 #include <cmocka.h>
 
 static dedupe d;
-static uint8_t id[16], other_id[16], digest[32], other_digest[32];
+static uint8_t id[16], other_id[16], digest[DEDUPE_DIGEST_BYTES], other_digest[DEDUPE_DIGEST_BYTES];
 static int owner;
 
 static int setup(void **state) {
     (void)state;
-    dedupe_init(&d, 100, 1 << 20);
+    assert_int_equal(dedupe_init(&d, 100, 1 << 20, NULL), CKKS_OK);
     memset(id, 1, sizeof id), memset(other_id, 2, sizeof other_id);
     memset(digest, 3, sizeof digest), memset(other_digest, 4, sizeof other_digest);
     return 0;
@@ -23,6 +23,34 @@ static int teardown(void **state) {
     (void)state;
     dedupe_fini(&d);
     return 0;
+}
+
+static void digest_tells_any_change_and_any_shift_of_the_border(void **state) {
+    uint8_t a[1000], first[DEDUPE_DIGEST_BYTES], other[DEDUPE_DIGEST_BYTES];
+    (void)state;
+    for (size_t i = 0; i < sizeof a; i++) a[i] = (uint8_t)(i * 7);
+    assert_int_equal(dedupe_digest(&d, first, a, 40, a + 40, 960, NULL), CKKS_OK);
+    assert_int_equal(dedupe_digest(&d, other, a, 40, a + 40, 960, NULL), CKKS_OK);
+    assert_memory_equal(first, other, sizeof first);
+    assert_int_equal(dedupe_digest(&d, other, a, 41, a + 41, 959, NULL), CKKS_OK);
+    assert_memory_not_equal(first, other, sizeof first);
+    for (size_t i = 0; i < sizeof a; i++) {
+        a[i] ^= 1;
+        assert_int_equal(dedupe_digest(&d, other, a, 40, a + 40, 960, NULL), CKKS_OK);
+        assert_memory_not_equal(first, other, sizeof first);
+        a[i] ^= 1;
+    }
+}
+
+static void digest_of_another_process_is_another(void **state) {
+    static dedupe second;
+    uint8_t a[64] = {0}, one[DEDUPE_DIGEST_BYTES], two[DEDUPE_DIGEST_BYTES];
+    (void)state;
+    assert_int_equal(dedupe_init(&second, 100, 1 << 20, NULL), CKKS_OK);
+    assert_int_equal(dedupe_digest(&d, one, a, 0, a, sizeof a, NULL), CKKS_OK);
+    assert_int_equal(dedupe_digest(&second, two, a, 0, a, sizeof a, NULL), CKKS_OK);
+    assert_memory_not_equal(one, two, sizeof one);
+    dedupe_fini(&second);
 }
 
 static dedupe_entry *enter(const char *tenant, const uint8_t *which, uint64_t now, bool *is_new) {
@@ -149,6 +177,8 @@ static void ten_thousand_entries_are_found_again(void **state) {
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(digest_tells_any_change_and_any_shift_of_the_border, setup, teardown),
+        cmocka_unit_test_setup_teardown(digest_of_another_process_is_another, setup, teardown),
         T(a_retry_finds_the_running_request),
         T(a_late_retry_gets_the_finished_reply),
         T(another_body_under_the_same_id_is_refused_running_or_finished),
