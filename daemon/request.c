@@ -199,7 +199,7 @@ static ckks_status check_method(request *r, const transport_context *context, ck
 static ckks_status check_peer(request *r, const transport_context *context, ckks_error *err) {
     uint64_t uid = 0;
     if (context->kind == TRANSPORT_ADMIN) {
-        if (!transport_admin_peer(r->message, &uid) || !server_is_admin(r->server, uid))
+        if (!transport_admin_peer(context, r->message, &uid) || !server_is_admin(r->server, uid))
             return ckks_error_set(err, CKKS_PERMISSION_DENIED, "uid",
                                   "this user may not administer the daemon");
         return CKKS_OK;

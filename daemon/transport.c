@@ -1,6 +1,7 @@
 #include "daemon/transport.h"
 
 #include "daemon/clock.h"
+#include "daemon/local.h"
 #include "kernels/base/log.h"
 
 #include <nng/protocol/reqrep0/rep.h>
@@ -20,26 +21,33 @@ static transport_pipe *find_pipe(transport *t, uint32_t id) {
     return NULL;
 }
 
+bool transport_pipe_add(transport *t, uint32_t id, transport_kind kind) {
+    pthread_mutex_lock(&t->lock);
+    transport_pipe *slot = t->refuses_pipes ? NULL : find_pipe(t, 0);
+    if (slot)
+        *slot = (transport_pipe){.id = id, .kind = kind, .last_message_ns = clock_now_ns()};
+    else
+        t->refused_pipes++;
+    pthread_mutex_unlock(&t->lock);
+    return slot != NULL;
+}
+
+void transport_pipe_remove(transport *t, uint32_t id) {
+    pthread_mutex_lock(&t->lock);
+    transport_pipe *slot = find_pipe(t, id);
+    if (slot) *slot = (transport_pipe){0};
+    pthread_mutex_unlock(&t->lock);
+}
+
 static void on_pipe(transport *t, transport_kind kind, nng_pipe pipe, nng_pipe_ev event) {
     const uint32_t id = (uint32_t)nng_pipe_id(pipe);
-    bool is_refused = false;
     handover_acquire(t);
-    pthread_mutex_lock(&t->lock);
     if (event == NNG_PIPE_EV_ADD_PRE) {
-        transport_pipe *slot = t->refuses_pipes ? NULL : find_pipe(t, 0);
-        if (slot)
-            *slot = (transport_pipe){.id = id, .kind = kind, .last_message_ns = clock_now_ns()};
-        else
-            is_refused = true, t->refused_pipes++;
-    } else {
-        transport_pipe *slot = find_pipe(t, id);
-        if (slot) *slot = (transport_pipe){0};
+        if (!transport_pipe_add(t, id, kind)) nng_pipe_close(pipe);
+        return;
     }
-    pthread_mutex_unlock(&t->lock);
-    if (is_refused)
-        nng_pipe_close(pipe);
-    else if (event != NNG_PIPE_EV_ADD_PRE)
-        loop_post(t->loop, &t->pipes_changed);
+    transport_pipe_remove(t, id);
+    loop_post(t->loop, &t->pipes_changed);
 }
 static void on_control_pipe(nng_pipe pipe, nng_pipe_ev event, void *t) {
     on_pipe(t, TRANSPORT_CONTROL, pipe, event);
@@ -66,7 +74,7 @@ static bool pipe_is_there(transport *t, uint32_t id) {
     return is_there;
 }
 
-static void touch_pipe(transport *t, uint32_t id) {
+void transport_pipe_touch(transport *t, uint32_t id) {
     pthread_mutex_lock(&t->lock);
     transport_pipe *pipe = find_pipe(t, id);
     if (pipe) pipe->last_message_ns = clock_now_ns();
@@ -83,7 +91,7 @@ static void receive(transport_context *context) {
     nng_ctx_recv(context->nng, context->aio);
 }
 
-static void mark_for_close(transport *t, uint32_t id) {
+void transport_pipe_mark(transport *t, uint32_t id) {
     pthread_mutex_lock(&t->lock);
     transport_pipe *pipe = find_pipe(t, id);
     if (pipe) pipe->close_at_ns = clock_now_ns() + TRANSPORT_CLOSE_DELAY_MS * NS_PER_MS;
@@ -96,7 +104,7 @@ static void received(transport_context *context) {
     nng_aio_set_msg(context->aio, NULL);
     context->pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(message));
     context->state = CONTEXT_HANDLING;
-    touch_pipe(t, context->pipe);
+    transport_pipe_touch(t, context->pipe);
     t->callbacks.message(t->callbacks.data, context, message);
 }
 
@@ -115,8 +123,8 @@ static void on_completed(loop_event *event) {
             nng_msg_free(nng_aio_get_msg(context->aio));
             nng_aio_set_msg(context->aio, NULL);
         }
-        if (context->close_after) mark_for_close(context->transport, context->pipe);
-        touch_pipe(context->transport, context->pipe);
+        if (context->close_after) transport_pipe_mark(context->transport, context->pipe);
+        transport_pipe_touch(context->transport, context->pipe);
         if (rc == NNG_ECLOSED || rc == NNG_ECANCELED)
             context->state = CONTEXT_CLOSED;
         else
@@ -129,6 +137,10 @@ void transport_reply(transport_context *context, nng_msg *message, bool close_pi
     context->state = CONTEXT_SENDING;
     context->close_after = close_pipe;
     context->owner = NULL;
+    if (context->is_local) {
+        local_reply(context, message);
+        return;
+    }
     nng_aio_set_msg(context->aio, message);
     handover_release(context);
     nng_ctx_send(context->nng, context->aio);
@@ -136,7 +148,10 @@ void transport_reply(transport_context *context, nng_msg *message, bool close_pi
 
 void transport_release(transport_context *context) {
     CKKS_ASSERT(context->state == CONTEXT_HANDLING);
-    receive(context);
+    if (context->is_local)
+        local_release(context);
+    else
+        receive(context);
 }
 
 bool transport_token_failed(transport_context *context) {
@@ -149,7 +164,8 @@ bool transport_token_failed(transport_context *context) {
     return is_last;
 }
 
-bool transport_admin_peer(const nng_msg *message, uint64_t *uid) {
+bool transport_admin_peer(const transport_context *context, const nng_msg *message, uint64_t *uid) {
+    if (context->is_local) return local_user(context, uid);
     return nng_pipe_get_uint64(nng_msg_get_pipe(message), NNG_OPT_IPC_PEER_UID, uid) == 0;
 }
 
@@ -164,12 +180,18 @@ static void on_pipes_changed(loop_event *event) {
         }
 }
 
+static bool has_request(const transport_context *contexts, uint32_t count, uint32_t pipe) {
+    for (uint32_t i = 0; contexts && i < count; i++)
+        if (contexts[i].pipe == pipe && contexts[i].state == CONTEXT_HANDLING) return true;
+    return false;
+}
+
 static bool pipe_has_request(const transport *t, uint32_t id) {
-    for (int k = 0; k < TRANSPORT_KINDS; k++)
-        for (uint32_t i = 0; i < t->sockets[k].context_count; i++) {
-            const transport_context *context = &t->sockets[k].contexts[i];
-            if (context->pipe == id && context->state == CONTEXT_HANDLING) return true;
-        }
+    for (int k = 0; k < TRANSPORT_KINDS; k++) {
+        const transport_socket *s = &t->sockets[k];
+        if (has_request(s->contexts, s->context_count, id) || has_request(s->local, s->local_count, id))
+            return true;
+    }
     return false;
 }
 
@@ -177,6 +199,7 @@ static bool pipe_has_request(const transport *t, uint32_t id) {
 static void on_sweep(uv_timer_t *timer) {
     transport *t = timer->data;
     const uint64_t now = clock_now_ns();
+    local_sweep(t);
     for (uint32_t i = 0; i < t->pipe_capacity; i++) {
         pthread_mutex_lock(&t->lock);
         const transport_pipe pipe = t->pipes[i];
@@ -184,7 +207,11 @@ static void on_sweep(uv_timer_t *timer) {
         if (pipe.id == 0) continue;
         const bool is_marked = pipe.close_at_ns && now >= pipe.close_at_ns;
         const bool is_idle = now > pipe.last_message_ns + t->idle_timeout_ns && !pipe_has_request(t, pipe.id);
-        if (is_marked || is_idle) nng_pipe_close((nng_pipe){.id = pipe.id});
+        if (!is_marked && !is_idle) continue;
+        if (local_is_ours(pipe.id))
+            local_hang_up(t, pipe.id);
+        else
+            nng_pipe_close((nng_pipe){.id = pipe.id});
     }
 }
 
@@ -243,13 +270,13 @@ static bool has_prefix(const char *text, const char *prefix) {
 }
 
 /* The address as bound: a configured port of 0 is replaced by what the system chose. */
-static void endpoint_add(transport *t, transport_kind kind, nng_listener listener, const char *url) {
+static void endpoint_add(transport *t, transport_kind kind, const nng_listener *listener, const char *url) {
     transport_endpoint *endpoint = &t->endpoints[t->endpoint_count++];
     const size_t length = strlen(url);
     int port = 0;
     endpoint->kind = kind;
-    if (length > 2 && strcmp(url + length - 2, ":0") == 0 &&
-        nng_listener_get_int(listener, NNG_OPT_TCP_BOUND_PORT, &port) == 0)
+    if (listener && length > 2 && strcmp(url + length - 2, ":0") == 0 &&
+        nng_listener_get_int(*listener, NNG_OPT_TCP_BOUND_PORT, &port) == 0)
         snprintf(endpoint->url, sizeof endpoint->url, "%.*s:%d", (int)(length - 2), url, port);
     else
         snprintf(endpoint->url, sizeof endpoint->url, "%s", url);
@@ -263,17 +290,20 @@ static void endpoint_add(transport *t, transport_kind kind, nng_listener listene
 static ckks_status listen_on(transport *t, transport_kind kind, const char *url, uint32_t ipc_mode,
                              nng_tls_config *tls, ckks_error *err) {
     nng_listener listener;
+    if (has_prefix(url, "ipc://")) {
+        const ckks_status rc = local_listen(t, kind, url + strlen("ipc://"), ipc_mode, err);
+        if (rc == CKKS_OK) endpoint_add(t, kind, NULL, url);
+        return rc;
+    }
     int n = nng_listener_create(&listener, t->sockets[kind].nng, url);
     if (n == 0 && (has_prefix(url, "tls+tcp://") || has_prefix(url, "wss://")))
         n = nng_listener_set_ptr(listener, NNG_OPT_TLS_CONFIG, tls);
     if (n == 0 && (has_prefix(url, "tcp://") || has_prefix(url, "tls+tcp://")))
         n = nng_listener_set_bool(listener, NNG_OPT_TCP_KEEPALIVE, true);
-    if (n == 0 && has_prefix(url, "ipc://"))
-        n = nng_listener_set_int(listener, NNG_OPT_IPC_PERMISSIONS, (int)ipc_mode);
     if (n == 0) n = nng_listener_start(listener, 0);
     if (n != 0)
         return ckks_error_set(err, CKKS_IO, "listen", "cannot listen on %s: %s", url, nng_strerror(n));
-    endpoint_add(t, kind, listener, url);
+    endpoint_add(t, kind, &listener, url);
     return CKKS_OK;
 }
 
@@ -285,13 +315,21 @@ static ckks_status socket_open(transport *t, transport_kind kind, uint64_t messa
     if (n != 0) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "socket: %s", nng_strerror(n));
     s->is_open = true;
     s->message_bytes_max = message_bytes_max;
+    list_init(&s->local_free);
     handover_release(t);
     if ((n = nng_socket_set_size(s->nng, NNG_OPT_RECVMAXSZ, message_bytes_max)) != 0 ||
         (n = nng_pipe_notify(s->nng, NNG_PIPE_EV_ADD_PRE, callbacks[kind], t)) != 0 ||
         (n = nng_pipe_notify(s->nng, NNG_PIPE_EV_REM_POST, callbacks[kind], t)) != 0)
         return ckks_error_set(err, CKKS_INTERNAL, "", "socket options: %s", nng_strerror(n));
-    if (!(s->contexts = calloc(context_count, sizeof *s->contexts)))
+    if (!(s->contexts = calloc(context_count, sizeof *s->contexts)) ||
+        !(s->local = calloc(context_count, sizeof *s->local)))
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
+    s->local_count = context_count;
+    for (uint32_t i = 0; i < context_count; i++) {
+        s->local[i] =
+            (transport_context){.transport = t, .kind = kind, .state = CONTEXT_RECEIVING, .is_local = true};
+        list_append(&s->local_free, &s->local[i].link);
+    }
     for (uint32_t i = 0; i < context_count; i++) {
         transport_context *context = &s->contexts[i];
         context->transport = t;
@@ -338,6 +376,8 @@ ckks_status transport_open(transport *t, loop *l, const config *c, uint32_t bulk
     t->idle_timeout_ns = c->idle_timeout_ms * NS_PER_MS;
     t->pipes_changed.run = on_pipes_changed;
     t->pipe_capacity = c->pipes_max;
+    list_init(&t->local_peers);
+    list_init(&t->local_listeners);
     if (!(t->pipes = calloc(t->pipe_capacity, sizeof *t->pipes)))
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "pipes_max", "out of memory");
     pthread_mutex_init(&t->lock, NULL);
@@ -373,13 +413,16 @@ uint32_t transport_pipe_count(transport *t) {
 
 uint32_t transport_count_state(const transport *t, transport_context_state state) {
     uint32_t count = 0;
-    for (int k = 0; k < TRANSPORT_KINDS; k++)
-        for (uint32_t i = 0; i < t->sockets[k].context_count; i++)
-            count += t->sockets[k].contexts[i].state == state;
+    for (int k = 0; k < TRANSPORT_KINDS; k++) {
+        const transport_socket *s = &t->sockets[k];
+        for (uint32_t i = 0; i < s->context_count; i++) count += s->contexts[i].state == state;
+        for (uint32_t i = 0; i < s->local_count; i++) count += s->local[i].state == state;
+    }
     return count;
 }
 
 void transport_stop(transport *t) {
+    local_stop(t);
     for (int k = 0; k < TRANSPORT_KINDS; k++)
         for (uint32_t i = 0; i < t->sockets[k].context_count; i++) {
             transport_context *context = &t->sockets[k].contexts[i];
@@ -421,6 +464,7 @@ void transport_close(transport *t) {
         for (uint32_t i = 0; i < s->context_count; i++)
             if (s->contexts[i].aio) nng_aio_free(s->contexts[i].aio);
         free(s->contexts);
+        free(s->local);
     }
     free(t->pipes);
     pthread_mutex_destroy(&t->lock);

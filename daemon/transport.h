@@ -1,7 +1,8 @@
 /*
  * Sockets: control (small messages), bulk (ciphertexts and key parts) and, if configured, admin. Each is an
- * nng REP socket with a fixed number of contexts; a context is one accepted request at most, so contexts and
- * pipes bound the memory that peers can make us hold.
+ * nng REP socket with a fixed number of contexts, and as many for its local addresses (ipc://), which the
+ * loop serves itself (local.h); a context is one accepted request at most, so contexts and pipes bound the
+ * memory that peers can make us hold.
  *
  * nng's callbacks run on its own threads and only post to the loop; everything else here is loop thread only.
  *
@@ -51,6 +52,11 @@ typedef struct transport_context {
     struct transport *transport;
     nng_ctx nng;
     nng_aio *aio;
+    bool is_local;             /* then instead of the two: */
+    struct local_peer *peer;   /* NULL once it is gone */
+    struct local_write *write; /* while SENDING */
+    uint8_t trail[32];         /* the request ids that go back in front of the reply */
+    uint32_t trail_bytes;
 } transport_context;
 
 typedef struct transport_pipe {
@@ -66,6 +72,9 @@ typedef struct transport_socket {
     bool is_open;
     transport_context *contexts;
     uint32_t context_count;
+    transport_context *local;
+    uint32_t local_count;
+    list_node local_free; /* of `local`, by link */
     uint64_t message_bytes_max;
 } transport_socket;
 
@@ -92,6 +101,8 @@ typedef struct transport {
     uint64_t idle_timeout_ns;
     uv_timer_t sweep;
     loop_event pipes_changed;
+    list_node local_peers, local_listeners;
+    uint32_t local_serial;
     pthread_mutex_t lock; /* guards the rest: nng's threads add and remove pipes */
     transport_pipe *pipes;
     uint32_t pipe_capacity;
@@ -114,7 +125,7 @@ void transport_release(transport_context *context);
 /* transport_token_failed counts a failed token of the context's pipe; true when the pipe must be closed. */
 bool transport_token_failed(transport_context *context);
 /* transport_admin_peer: the peer's user number on the admin socket; false if it cannot be told. */
-bool transport_admin_peer(const nng_msg *message, uint64_t *uid);
+bool transport_admin_peer(const transport_context *context, const nng_msg *message, uint64_t *uid);
 
 /* From now on new pipes are turned away; those that are there stay. */
 void transport_refuse_pipes(transport *t);
@@ -125,5 +136,14 @@ uint32_t transport_count_state(const transport *t, transport_context_state state
  * frees. Accepts zeroed. */
 void transport_stop(transport *t);
 void transport_close(transport *t);
+
+/* ---- for local.c ---- */
+
+/* transport_pipe_add: false if pipes are refused, or there are too many; counted. */
+bool transport_pipe_add(transport *t, uint32_t id, transport_kind kind);
+void transport_pipe_remove(transport *t, uint32_t id);
+void transport_pipe_touch(transport *t, uint32_t id);
+/* transport_pipe_mark: to be closed once the last reply had time to leave. */
+void transport_pipe_mark(transport *t, uint32_t id);
 
 #endif
