@@ -24,7 +24,29 @@ void rpc_reply_fini(rpc_reply *reply) {
 
 /* ---- out ---- */
 
-/* Everything of a request but its message, which each attempt builds anew: nng takes messages away. */
+/* A frame in pieces, which lie where they lay: a local pipe sends them from there. parts[0] is the pipe's. */
+typedef struct frame_parts {
+    uint8_t *head;       /* owned */
+    struct iovec *parts; /* owned */
+    size_t count;
+    uint64_t bytes;
+} frame_parts;
+
+static void frame_parts_fini(frame_parts *f) {
+    free(f->head);
+    free(f->parts);
+    *f = (frame_parts){0};
+}
+
+static void add_part(frame_parts *f, const void *data, uint64_t bytes) {
+    union {
+        const void *in;
+        void *out;
+    } at = {.in = data}; /* only read */
+    if (bytes) f->parts[f->count++] = (struct iovec){at.out, (size_t)bytes};
+}
+
+/* Everything of a request but its frame, which each attempt builds anew: sending uses frames up. */
 typedef struct call {
     rpc_connection *connection;
     const rpc_request *request;
@@ -33,6 +55,7 @@ typedef struct call {
     uint8_t *payload; /* owned */
     size_t payload_bytes;
     frame_segment *layout; /* owned */
+    uint64_t frame_bytes;  /* of the frame built last */
     uint32_t timeout_ms;
     uint64_t deadline_ns;
 } call;
@@ -69,7 +92,8 @@ static ckks_status check_size(const call *c, uint64_t total, ckks_error *err) {
                           (unsigned long long)total, (unsigned long long)limits->bulk_message_bytes);
 }
 
-static ckks_status build(nng_msg **out, call *c, ckks_error *err) {
+static ckks_status build(frame_parts *out, call *c, ckks_error *err) {
+    static const uint8_t zeros[FRAME_ALIGNMENT];
     const rpc_request *r = c->request;
     ckks_status rc = CKKS_OK;
     union {
@@ -79,8 +103,7 @@ static ckks_status build(nng_msg **out, call *c, ckks_error *err) {
     Ckksd__V1__RequestHeader header = CKKSD__V1__REQUEST_HEADER__INIT;
     Ckksd__V1__Segment *items = calloc((size_t)r->segment_count + 1, sizeof *items);
     Ckksd__V1__Segment **list = calloc((size_t)r->segment_count + 1, sizeof(Ckksd__V1__Segment *));
-    nng_msg *message = NULL;
-    uint64_t total = 0;
+    uint64_t total = 0, at = 0;
 
     if (!items || !list) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a request");
@@ -110,26 +133,40 @@ static ckks_status build(nng_msg **out, call *c, ckks_error *err) {
         goto out;
     }
     if ((rc = check_size(c, total, err)) != CKKS_OK) goto out;
-    if (nng_msg_alloc(&message, (size_t)total) != 0) {
-        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a message of %llu bytes",
-                            (unsigned long long)total);
+    out->head = malloc(FRAME_PREFIX_BYTES + header_bytes + FRAME_ALIGNMENT);
+    out->parts = calloc(2 * (size_t)r->segment_count + 3, sizeof *out->parts);
+    if (!out->head || !out->parts) {
+        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a request");
         goto out;
     }
-    uint8_t *body = nng_msg_body(message);
-    ckksd__v1__request_header__pack(&header, body + FRAME_PREFIX_BYTES);
-    uint8_t *area = frame_write_prefix(body, (uint32_t)header_bytes), *end = body + total, *at = area;
+    ckksd__v1__request_header__pack(&header, out->head + FRAME_PREFIX_BYTES);
+    const uint64_t head_bytes = (uint64_t)(frame_write_prefix(out->head, (uint32_t)header_bytes) - out->head);
+    out->count = 1;
+    out->bytes = c->frame_bytes = total;
+    add_part(out, out->head, head_bytes);
     for (uint32_t i = 0; i < r->segment_count; i++) {
-        uint8_t *to = area + c->layout[i].offset;
-        memset(at, 0, (size_t)(to - at));
-        memcpy(to, r->segments[i].data, (size_t)r->segments[i].bytes);
-        at = to + r->segments[i].bytes;
+        add_part(out, zeros, c->layout[i].offset - at);
+        add_part(out, r->segments[i].data, r->segments[i].bytes);
+        at = c->layout[i].offset + r->segments[i].bytes;
     }
-    memset(at, 0, (size_t)(end - at));
-    *out = message;
+    add_part(out, zeros, total - head_bytes - at);
 out:
     free(items);
     free(list);
     return rc;
+}
+
+/* The frame as one message. */
+static ckks_status gather(nng_msg **out, const frame_parts *f, ckks_error *err) {
+    if (nng_msg_alloc(out, (size_t)f->bytes) != 0)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a message of %llu bytes",
+                              (unsigned long long)f->bytes);
+    uint8_t *to = nng_msg_body(*out);
+    for (size_t i = 1; i < f->count; i++) {
+        memcpy(to, f->parts[i].iov_base, f->parts[i].iov_len);
+        to += f->parts[i].iov_len;
+    }
+    return CKKS_OK;
 }
 
 /* ---- back ---- */
@@ -230,32 +267,99 @@ static ckks_status no_answer(const call *c, int nrc, ckks_error *err) {
                           c->socket->address, c->timeout_ms, nng_strerror(nrc));
 }
 
+/* How one attempt travels: by nng, or on a pipe of our own to a local address. */
+typedef struct carrier {
+    nng_ctx ctx;
+    nng_aio *aio;
+    rpc_pipe *pipe; /* NULL: none yet, or the last one broke */
+    bool has_ctx;
+} carrier;
+
+static int carrier_init(carrier *k, rpc_socket *socket) {
+    int nrc = 0;
+    *k = (carrier){.ctx = NNG_CTX_INITIALIZER};
+    if (socket->is_local) return 0;
+    if ((nrc = nng_ctx_open(&k->ctx, socket->socket)) != 0) return nrc;
+    k->has_ctx = true;
+    return nng_aio_alloc(&k->aio, NULL, NULL);
+}
+
+static void carrier_fini(carrier *k, rpc_socket *socket) {
+    rpc_pipe_give(socket, k->pipe);
+    nng_aio_free(k->aio);
+    if (k->has_ctx) nng_ctx_close(k->ctx);
+}
+
+/* A pipe that was idle may be of a server that is gone: then at once by a new one. */
+static int exchange_local(nng_msg **reply, carrier *k, call *c, uint32_t wait_ms, ckks_error *err) {
+    for (;;) {
+        int nrc;
+        frame_parts frame = {0};
+        if (!k->pipe && (nrc = rpc_pipe_take(&k->pipe, c->socket, wait_ms)) != 0) return nrc;
+        if (build(&frame, c, err) != CKKS_OK) {
+            frame_parts_fini(&frame);
+            return NNG_EINVAL;
+        }
+        const bool may_be_stale = rpc_pipe_is_seasoned(k->pipe);
+        nrc = rpc_pipe_exchange(reply, k->pipe, frame.parts, frame.count, c->socket->receive_max, wait_ms);
+        frame_parts_fini(&frame);
+        if (nrc == 0) return 0;
+        if (nrc == NNG_ETIMEDOUT) {
+            rpc_pipe_give(c->socket, k->pipe); /* it is kept if it can be used again */
+            k->pipe = NULL;
+            return nrc;
+        }
+        rpc_pipe_close(k->pipe);
+        k->pipe = NULL;
+        if (nrc != NNG_ECONNRESET || !may_be_stale) return nrc;
+        rpc_pipe_close_idle(c->socket);
+    }
+}
+
+static int exchange_nng(nng_msg **reply, carrier *k, call *c, uint32_t wait_ms, ckks_error *err) {
+    frame_parts frame = {0};
+    ckks_status rc = build(&frame, c, err);
+    if (rc == CKKS_OK) rc = gather(reply, &frame, err);
+    frame_parts_fini(&frame);
+    return rc != CKKS_OK ? NNG_EINVAL : exchange(reply, k->ctx, k->aio, wait_ms);
+}
+
 /* Same id, same bytes, until an answer or the end of time. */
 static ckks_status attempt_until_answered(rpc_reply *reply, call *c, ckks_error *err) {
     ckks_status rc;
-    nng_ctx ctx = NNG_CTX_INITIALIZER;
-    nng_aio *aio = NULL;
-    int nrc;
+    carrier k;
     uint32_t attempt_ms = c->connection->attempt_ms;
-    if ((nrc = nng_ctx_open(&ctx, c->socket->socket)) != 0) return no_answer(c, nrc, err);
-    if ((nrc = nng_aio_alloc(&aio, NULL, NULL)) != 0) {
+    int nrc = carrier_init(&k, c->socket);
+    if (nrc != 0) {
         rc = no_answer(c, nrc, err);
         goto out;
     }
     for (nrc = NNG_ETIMEDOUT;;) {
+        ckks_error local = {0};
         const uint32_t left_ms = remaining_ms(c);
         if (!left_ms) {
             rc = no_answer(c, nrc, err);
             goto out;
         }
         nng_msg *message = NULL;
-        if ((rc = build(&message, c, err)) != CKKS_OK) goto out;
-        reply->request_bytes = nng_msg_len(message);
+        const uint32_t wait_ms = left_ms < attempt_ms ? left_ms : attempt_ms;
         reply->attempts++;
-        nrc = exchange(&message, ctx, aio, left_ms < attempt_ms ? left_ms : attempt_ms);
+        nrc = c->socket->is_local ? exchange_local(&message, &k, c, wait_ms, &local)
+                                  : exchange_nng(&message, &k, c, wait_ms, &local);
+        if (local.code != CKKS_OK) { /* the request cannot be built */
+            if (err && err->code == CKKS_OK) *err = local;
+            rc = local.code;
+            goto out;
+        }
         if (nrc == 0) {
+            reply->request_bytes = c->frame_bytes;
             reply->message = message;
             rc = read_reply(reply, c, err);
+            goto out;
+        }
+        if (nrc == NNG_EMSGSIZE) {
+            rc = ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "reply", "larger than %llu bytes",
+                                (unsigned long long)c->socket->receive_max);
             goto out;
         }
         if (nrc == NNG_ECLOSED || nrc == NNG_ENOMEM || nrc == NNG_ECANCELED) {
@@ -267,8 +371,7 @@ static ckks_status attempt_until_answered(rpc_reply *reply, call *c, ckks_error 
         if (attempt_ms < UINT32_MAX / 2) attempt_ms *= 2;
     }
 out:
-    nng_aio_free(aio);
-    nng_ctx_close(ctx);
+    carrier_fini(&k, c->socket);
     return rc;
 }
 

@@ -132,6 +132,10 @@ static void pipe_changed(nng_pipe pipe, nng_pipe_ev event, void *context) {
 
 static void hang_up_if_idle(rpc_socket *s) {
     if (!s->is_open || atomic_load(&s->in_flight) || !atomic_exchange(&s->is_draining, false)) return;
+    if (s->is_local) {
+        rpc_pipe_close_idle(s);
+        return;
+    }
     const nng_pipe pipe = {.id = atomic_load(&s->pipe_id)};
     if (pipe.id) nng_pipe_close(pipe); /* one that is gone already is an error to ignore */
 }
@@ -146,6 +150,30 @@ void rpc_socket_leave(rpc_connection *c, rpc_socket *s, bool is_draining) {
     hang_up_if_idle(&c->bulk);
 }
 
+void rpc_socket_close(rpc_socket *s) {
+    if (!s->is_open) return;
+    s->is_open = false;
+    if (s->is_local) {
+        rpc_pipe_close_idle(s);
+        pthread_mutex_destroy(&s->idle_lock);
+    } else {
+        nng_close(s->socket);
+    }
+}
+
+/* The first pipe tells whether anybody is there. */
+static ckks_status open_local(rpc_socket *out, const rpc_connection *c, const char *address,
+                              ckks_error *err) {
+    rpc_pipe *first = NULL;
+    const int nrc = rpc_pipe_dial(&first, address, c->connect_ms);
+    if (nrc != 0) return dial_error(address, nrc, err);
+    pthread_mutex_init(&out->idle_lock, NULL);
+    out->idle = NULL, out->idle_count = 0;
+    rpc_pipe_give(out, first);
+    out->is_open = true;
+    return CKKS_OK;
+}
+
 ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char *address,
                             uint64_t receive_max, ckks_error *err) {
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
@@ -153,6 +181,9 @@ ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char
     int nrc;
     out->socket = (nng_socket)NNG_SOCKET_INITIALIZER;
     out->is_open = false;
+    snprintf(out->address, sizeof out->address, "%s", address);
+    out->receive_max = receive_max;
+    if ((out->is_local = rpc_local_is(address))) return open_local(out, c, address, err);
     if ((nrc = nng_req0_open(&out->socket)) != 0) return dial_error(address, nrc, err);
     /* before the first connection: a later limit would not hold for it */
     if ((nrc = nng_socket_set_size(out->socket, NNG_OPT_RECVMAXSZ, (size_t)receive_max)) != 0 ||
@@ -166,8 +197,6 @@ ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char
     }
     if (is_tls(address) && (rc = set_tls(dialer, c, address, err)) != CKKS_OK) goto out;
     rc = (nrc = dial(dialer, c->connect_ms)) ? dial_error(address, nrc, err) : CKKS_OK;
-    snprintf(out->address, sizeof out->address, "%s", address);
-    out->receive_max = receive_max;
 out:
     if (rc != CKKS_OK) {
         nng_close(out->socket);
@@ -221,8 +250,7 @@ static ckks_status sort_sockets(rpc_connection *c, ckks_error *err) {
     snprintf(c->bulk_address, sizeof c->bulk_address, "%s", address);
     rpc_choose_endpoint(address, c->bulk_address, c->server, false);
     if (!address[0]) return CKKS_OK;
-    nng_close(c->control.socket);
-    c->control.is_open = false;
+    rpc_socket_close(&c->control);
     return rpc_socket_open(&c->control, c, address, RPC_CONTROL_BYTES_MAX, err);
 }
 
@@ -255,8 +283,8 @@ out:
 
 void rpc_close(rpc_connection *connection) {
     if (!connection) return;
-    if (connection->control.is_open) nng_close(connection->control.socket);
-    if (connection->bulk.is_open) nng_close(connection->bulk.socket);
+    rpc_socket_close(&connection->control);
+    rpc_socket_close(&connection->bulk);
     if (connection->token) sodium_memzero(connection->token, strlen(connection->token));
     free(connection->token);
     free(connection->ca_file);

@@ -7,14 +7,21 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/uio.h>
 #include <time.h>
 
+typedef struct rpc_pipe rpc_pipe; /* a connection to a local address */
+
 typedef struct rpc_socket {
-    nng_socket socket;
+    nng_socket socket; /* not used by a local one */
     atomic_bool is_open;
+    bool is_local;
     uint64_t receive_max;
     char address[RPC_ADDRESS_MAX];
-    atomic_uint pipe_id;     /* nng's, of the connection that stands; 0 = none yet */
+    atomic_uint pipe_id;       /* nng's, of the connection that stands; 0 = none yet */
+    pthread_mutex_t idle_lock; /* of a local one: guards the next two */
+    rpc_pipe *idle;
+    uint32_t idle_count;
     atomic_uint in_flight;   /* calls that wait for an answer */
     atomic_bool is_draining; /* the server said so: hang up when no call is in flight */
 } rpc_socket;
@@ -31,7 +38,22 @@ struct rpc_connection {
 };
 
 uint64_t rpc_now_ns(void);
+void rpc_socket_close(rpc_socket *s); /* accepts one that is not open */
 /* *out must stay where it is while it is open. */
+bool rpc_local_is(const char *address);
+/* Pipes of local sockets; these return nng's error numbers. rpc_pipe_take: an idle one, or a new one. Blocks
+ * up to wait_ms. */
+int rpc_pipe_dial(rpc_pipe **out, const char *address, uint32_t wait_ms);
+int rpc_pipe_take(rpc_pipe **out, rpc_socket *s, uint32_t wait_ms);
+void rpc_pipe_give(rpc_socket *s, rpc_pipe *p); /* accepts NULL */
+void rpc_pipe_close(rpc_pipe *p);               /* accepts NULL */
+void rpc_pipe_close_idle(rpc_socket *s);
+bool rpc_pipe_is_seasoned(const rpc_pipe *p);
+/* rpc_pipe_exchange sends parts[1..count) (parts[0] is for the pipe's own use; all are consumed) and waits
+ * for the reply, which the caller owns. NNG_ETIMEDOUT: silence, the pipe may be used again; NNG_EMSGSIZE: a
+ * reply over bytes_max. */
+int rpc_pipe_exchange(nng_msg **reply, rpc_pipe *p, struct iovec *parts, size_t count, uint64_t bytes_max,
+                      uint32_t wait_ms);
 ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char *address,
                             uint64_t receive_max, ckks_error *err);
 /* rpc_socket_leave: one call less in flight. A server that drains ends when its clients have hung up, so the

@@ -1,0 +1,256 @@
+/*
+ * Local addresses (ipc://) without nng's threads: the calling thread writes the request and reads the reply
+ * itself, where nng would change threads nine times. The bytes are the same (SP over IPC, REQ), so any REP
+ * socket answers. A pipe carries one call at a time; idle ones are kept for the next.
+ *
+ * A request that heard nothing is sent again on the same pipe under a new id of the pipe's own; replies to
+ * older ids are read and dropped. A pipe that was left in the middle of a message is closed.
+ */
+#include "client/lib/rpc_internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define GREETING_BYTES 8u
+#define PREFIX_BYTES   13u /* type, length, request id */
+#define TYPE_MESSAGE   1u
+#define ID_BIT         0x80000000u /* of the last (here: the only) id in front of a message */
+#define PARTS_AT_ONCE  64u
+#define IDLE_MAX       64u
+#define BUSY_MS        10 /* between tries when the server's backlog is full */
+
+static const uint8_t greeting[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+static const uint8_t greeting_of_rep[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
+
+struct rpc_pipe {
+    rpc_pipe *next;
+    int fd;
+    uint32_t id;      /* of the last request */
+    bool is_broken;   /* in the middle of a message: of no more use */
+    bool is_seasoned; /* had an answer before: the server may have gone since */
+};
+
+void rpc_pipe_close(rpc_pipe *p) {
+    if (!p) return;
+    close(p->fd);
+    free(p);
+}
+
+/* nng's number for what the system said */
+static int fault_of(int number) {
+    switch (number) {
+    case ENOENT:
+    case ECONNREFUSED:
+        return NNG_ECONNREFUSED;
+    case EACCES:
+    case EPERM:
+        return NNG_EPERM;
+    case ENOMEM:
+    case ENOBUFS:
+    case EMFILE:
+    case ENFILE:
+        return NNG_ENOMEM;
+    default:
+        return NNG_ECONNRESET;
+    }
+}
+
+/* Waits for the pipe to be ready. 0, NNG_ETIMEDOUT, or another fault. */
+static int wait_for(const rpc_pipe *p, short events, uint64_t until_ns) {
+    for (;;) {
+        struct pollfd one = {.fd = p->fd, .events = events};
+        const uint64_t now = rpc_now_ns();
+        const uint64_t left_ms = now >= until_ns ? 0 : (until_ns - now + 999999u) / 1000000u;
+        const int n = poll(&one, 1, left_ms > INT32_MAX ? INT32_MAX : (int)left_ms);
+        if (n > 0) return 0;
+        if (n == 0) return NNG_ETIMEDOUT;
+        if (errno != EINTR) return fault_of(errno);
+    }
+}
+
+static int read_all(rpc_pipe *p, void *to, size_t bytes, uint64_t until_ns) {
+    uint8_t *at = to;
+    while (bytes) {
+        const ssize_t n = recv(p->fd, at, bytes, MSG_DONTWAIT);
+        if (n == 0) return NNG_ECONNRESET;
+        if (n > 0) {
+            at += n, bytes -= (size_t)n;
+            continue;
+        }
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN) return fault_of(errno);
+        const int rc = wait_for(p, POLLIN, until_ns);
+        if (rc != 0) return rc;
+    }
+    return 0;
+}
+
+/* Consumes `parts`. */
+static int write_all(rpc_pipe *p, struct iovec *parts, size_t count, uint64_t until_ns) {
+    while (count) {
+        const struct msghdr message = {.msg_iov = parts,
+                                       .msg_iovlen = count < PARTS_AT_ONCE ? count : PARTS_AT_ONCE};
+        const ssize_t n = sendmsg(p->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno != EAGAIN) return fault_of(errno);
+        if (n < 0) {
+            const int rc = wait_for(p, POLLOUT, until_ns);
+            if (rc != 0) return rc;
+            continue;
+        }
+        size_t done = (size_t)n;
+        while (count && done >= parts->iov_len) done -= parts->iov_len, parts++, count--;
+        if (count) parts->iov_base = (uint8_t *)parts->iov_base + done, parts->iov_len -= done;
+    }
+    return 0;
+}
+
+/* ---- dial ---- */
+
+bool rpc_local_is(const char *address) {
+    return !strncmp(address, "ipc://", 6);
+}
+
+static int connect_to(rpc_pipe *p, const char *path, uint64_t until_ns) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const size_t length = strlen(path);
+    if (!length || length >= sizeof address.sun_path) return NNG_EADDRINVAL;
+    memcpy(address.sun_path, path, length + 1);
+    while (connect(p->fd, (const struct sockaddr *)&address, sizeof address) != 0) {
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN) return fault_of(errno);
+        if (rpc_now_ns() >= until_ns) return NNG_ETIMEDOUT;
+        (void)poll(NULL, 0, BUSY_MS);
+    }
+    return 0;
+}
+
+int rpc_pipe_dial(rpc_pipe **out, const char *address, uint32_t wait_ms) {
+    const uint64_t until_ns = rpc_now_ns() + (uint64_t)wait_ms * 1000000u;
+    uint8_t theirs[GREETING_BYTES];
+    uint8_t ours[GREETING_BYTES];
+    int rc = 0;
+    *out = NULL;
+    rpc_pipe *p = calloc(1, sizeof *p);
+    if (!p) return NNG_ENOMEM;
+    memcpy(ours, greeting, sizeof ours);
+    struct iovec hello = {ours, sizeof ours};
+    p->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (p->fd < 0) {
+        rc = fault_of(errno);
+        free(p);
+        return rc;
+    }
+    if ((rc = connect_to(p, address + strlen("ipc://"), until_ns)) == 0 &&
+        (rc = write_all(p, &hello, 1, until_ns)) == 0 &&
+        (rc = read_all(p, theirs, sizeof theirs, until_ns)) == 0 &&
+        memcmp(theirs, greeting_of_rep, sizeof theirs) != 0)
+        rc = NNG_EPROTO;
+    if (rc == 0)
+        *out = p;
+    else
+        rpc_pipe_close(p);
+    return rc;
+}
+
+/* ---- idle pipes ---- */
+
+int rpc_pipe_take(rpc_pipe **out, rpc_socket *s, uint32_t wait_ms) {
+    pthread_mutex_lock(&s->idle_lock);
+    *out = s->idle;
+    if (*out) s->idle = (*out)->next, s->idle_count--;
+    pthread_mutex_unlock(&s->idle_lock);
+    return *out ? 0 : rpc_pipe_dial(out, s->address, wait_ms);
+}
+
+void rpc_pipe_give(rpc_socket *s, rpc_pipe *p) {
+    if (!p) return;
+    pthread_mutex_lock(&s->idle_lock);
+    const bool is_kept = !p->is_broken && s->idle_count < IDLE_MAX;
+    if (is_kept) p->next = s->idle, s->idle = p, s->idle_count++;
+    pthread_mutex_unlock(&s->idle_lock);
+    if (!is_kept) rpc_pipe_close(p);
+}
+
+void rpc_pipe_close_idle(rpc_socket *s) {
+    pthread_mutex_lock(&s->idle_lock);
+    rpc_pipe *p = s->idle;
+    s->idle = NULL, s->idle_count = 0;
+    pthread_mutex_unlock(&s->idle_lock);
+    while (p) {
+        rpc_pipe *next = p->next;
+        rpc_pipe_close(p);
+        p = next;
+    }
+}
+
+bool rpc_pipe_is_seasoned(const rpc_pipe *p) {
+    return p->is_seasoned;
+}
+
+/* ---- a call ---- */
+
+static void put_u64(uint8_t *to, uint64_t v) {
+    for (int i = 0; i < 8; i++) to[i] = (uint8_t)(v >> (56 - 8 * i));
+}
+static uint64_t get_u64(const uint8_t *from) {
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++) v = v << 8 | from[i];
+    return v;
+}
+static void put_u32(uint8_t *to, uint32_t v) {
+    for (int i = 0; i < 4; i++) to[i] = (uint8_t)(v >> (24 - 8 * i));
+}
+
+/* One message, whatever it answers. NNG_ETIMEDOUT before its first byte leaves the pipe as it was. */
+static int read_message(nng_msg **out, uint32_t *id, rpc_pipe *p, uint64_t bytes_max, uint64_t until_ns) {
+    uint8_t prefix[PREFIX_BYTES];
+    int rc = wait_for(p, POLLIN, until_ns);
+    *out = NULL;
+    if (rc != 0) return rc;
+    p->is_broken = true;
+    if ((rc = read_all(p, prefix, sizeof prefix, until_ns)) != 0) return rc;
+    const uint64_t bytes = get_u64(prefix + 1);
+    if (prefix[0] != TYPE_MESSAGE || bytes < 4) return NNG_EPROTO;
+    if (bytes - 4 > bytes_max) return NNG_EMSGSIZE;
+    *id = (uint32_t)prefix[9] << 24 | (uint32_t)prefix[10] << 16 | (uint32_t)prefix[11] << 8 | prefix[12];
+    /* the body begins 4 bytes behind a 16-byte boundary, as everywhere */
+    if (nng_msg_alloc(out, (size_t)bytes) != 0) return NNG_ENOMEM;
+    nng_msg_trim(*out, 4);
+    if ((rc = read_all(p, nng_msg_body(*out), (size_t)bytes - 4, until_ns)) != 0) {
+        nng_msg_free(*out);
+        *out = NULL;
+        return rc;
+    }
+    p->is_broken = false;
+    return 0;
+}
+
+int rpc_pipe_exchange(nng_msg **reply, rpc_pipe *p, struct iovec *parts, size_t count, uint64_t bytes_max,
+                      uint32_t wait_ms) {
+    const uint64_t until_ns = rpc_now_ns() + (uint64_t)wait_ms * 1000000u;
+    uint8_t prefix[PREFIX_BYTES] = {TYPE_MESSAGE};
+    uint64_t bytes = 4;
+    uint32_t id = 0;
+    int rc;
+    for (size_t i = 1; i < count; i++) bytes += parts[i].iov_len;
+    p->id = (p->id + 1) | ID_BIT;
+    put_u64(prefix + 1, bytes);
+    put_u32(prefix + 9, p->id);
+    parts[0] = (struct iovec){prefix, sizeof prefix};
+    p->is_broken = true;
+    if ((rc = write_all(p, parts, count, until_ns)) != 0) return rc;
+    p->is_broken = false;
+    while ((rc = read_message(reply, &id, p, bytes_max, until_ns)) == 0) {
+        p->is_seasoned = true;
+        if (id == p->id) return 0;
+        nng_msg_free(*reply); /* to an earlier try */
+        *reply = NULL;
+    }
+    return rc;
+}
