@@ -18,13 +18,15 @@
  *         status = ckksc_infer(scores, server, model, key, ckksc_key_set_id(keys), row, &error);
  *
  * Conventions
- *   - Outputs come first, the error last (it may be NULL). Functions return a ckksc_status.
+ *   - Outputs come first, the error last (it may be NULL). Functions return a ckksc_status. After a failure
+ * the objects and images that they make are NULL and other outputs undefined, unless it says otherwise.
  *   - *_generate, *_create, *_import and the like give the caller an object to return with its *_destroy,
  * which accepts NULL. Buffers that a function allocates are returned with ckksc_free, which wipes them.
  *   - Models, keys and key sets do not change after creation and may be used by several threads; so may a
  * connection. Functions that say so block; the others compute.
  *   - Structures begin with struct_bytes; initialise them with their *_INIT, so that a program keeps working
- * with a later library.
+ * with a later library: members that it was not compiled with count as zero. A structure without a valid
+ * struct_bytes is CKKSC_USAGE, as is NULL for an argument that may not be NULL.
  *
  * What it protects, and what not
  *   - Parameters, sizes and layouts that a server or a file names are checked before they are used; sets
@@ -127,7 +129,9 @@ typedef struct ckksc_model_info {
     const char *version;       /* "" if unknown */
     uint32_t rows_per_request; /* 1, or, in the throughput layout, how many rows one request may have */
 } ckksc_model_info;
-/* ckksc_model_describe fills *out, whose struct_bytes the caller has set. */
+#define CKKSC_MODEL_INFO_INIT                                                                                \
+    { sizeof(ckksc_model_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, NULL, NULL, 0 }
+/* ckksc_model_describe fills *out, which the caller has initialised. */
 CKKSC_API ckksc_status ckksc_model_describe(ckksc_model_info *out, const ckksc_model *model,
                                             ckksc_error *error);
 /* Name of input `index`, or NULL where the model takes a plain tensor. Lives as long as the model. */
@@ -139,14 +143,19 @@ typedef struct ckksc_secret_key ckksc_secret_key;
 typedef struct ckksc_public_key ckksc_public_key;
 typedef struct ckksc_key_set ckksc_key_set;
 
-/* A fresh secret key for the model's parameters, in guarded memory. It serves every model of the same
- * parameters. */
+/* A fresh secret key for the model's parameters, in guarded memory (n bytes, n = 2^log_n, and what computing
+ * with it needs; CKKSC_OTHER where the system locks no more). It serves every model of the same parameters.
+ */
 CKKSC_API ckksc_status ckksc_secret_key_generate(ckksc_secret_key **out, const ckksc_model *model,
                                                  ckksc_error *error);
-/* Image of a secret-key file, sealed with the passphrase unless that is NULL. Write it with mode 0600; return
- * it with ckksc_free. */
+/* Image of a secret-key file, sealed with the passphrase (UTF-8, up to its zero byte) unless that is NULL:
+ * without one the image is the key. Sealing takes 256 MiB of memory and about a second. Write the image with
+ * mode 0600; return it with ckksc_free. */
 CKKSC_API ckksc_status ckksc_secret_key_export(uint8_t **image, size_t *bytes, const ckksc_secret_key *key,
                                                const char *passphrase, ckksc_error *error);
+/* CKKSC_KEY when the passphrase is wrong, missing, or given for a key without one; CKKSC_INPUT for an image
+ * that is none; CKKSC_UNTRUSTED for parameters below 128 bits of security unless allow_insecure. The image
+ * stays the caller's, to wipe. */
 CKKSC_API ckksc_status ckksc_secret_key_import(ckksc_secret_key **out, const void *image, size_t bytes,
                                                const char *passphrase, uint32_t allow_insecure,
                                                ckksc_error *error);
@@ -159,7 +168,9 @@ CKKSC_API ckksc_status ckksc_public_key_import(ckksc_public_key **out, const voi
                                                uint32_t allow_insecure, ckksc_error *error);
 CKKSC_API void ckksc_public_key_destroy(ckksc_public_key *key);
 
-/* The evaluation keys that all of `models` need, under `key`. Seconds of computing for large parameters. */
+/* The evaluation keys that all of models[model_count] need, under `key`. Seconds of computing, and the set's
+ * size in memory, for large parameters. CKKSC_KEY naming the model whose parameters are others than the
+ * key's. */
 CKKSC_API ckksc_status ckksc_key_set_generate(ckksc_key_set **out, const ckksc_secret_key *key,
                                               ckksc_model *const *models, uint32_t model_count,
                                               ckksc_error *error);
@@ -169,6 +180,7 @@ CKKSC_API ckksc_status ckksc_key_set_import(ckksc_key_set **out, const void *ima
                                             uint32_t allow_insecure, ckksc_error *error);
 /* The 32 bytes by which a server knows the set. Live as long as the set. */
 CKKSC_API const uint8_t *ckksc_key_set_id(const ckksc_key_set *keys);
+/* Bytes to upload: 0 for NULL. */
 CKKSC_API uint64_t ckksc_key_set_bytes(const ckksc_key_set *keys);
 CKKSC_API void ckksc_key_set_destroy(ckksc_key_set *keys);
 
@@ -177,7 +189,8 @@ CKKSC_API void ckksc_key_set_destroy(ckksc_key_set *keys);
 typedef struct ckksc_ciphertext ckksc_ciphertext; /* all ciphertexts of one request, or of one result */
 
 /* ckksc_encrypt checks row[input_count] against the declared ranges, preprocesses and encrypts it, with `key`
- * or, where that is NULL, with `public_key`. */
+ * or, where that is NULL, with `public_key`. CKKSC_INPUT naming the column that is out of its range or not
+ * finite. */
 CKKSC_API ckksc_status ckksc_encrypt(ckksc_ciphertext **out, const ckksc_model *model,
                                      const ckksc_secret_key *key, const ckksc_public_key *public_key,
                                      const double *row, ckksc_error *error);
@@ -194,7 +207,7 @@ CKKSC_API ckksc_status ckksc_decrypt(double *scores, const ckksc_model *model, c
 CKKSC_API ckksc_status ckksc_decrypt_rows(double *scores, const ckksc_model *model,
                                           const ckksc_secret_key *key, const ckksc_ciphertext *result,
                                           uint32_t row_count, ckksc_error *error);
-/* ckksc_round rounds scores to the precision that the model promises. */
+/* ckksc_round rounds scores[score_count] to the precision that the model promises. Neither may be NULL. */
 CKKSC_API void ckksc_round(double *scores, const ckksc_model *model);
 CKKSC_API ckksc_status ckksc_ciphertext_export(uint8_t **image, size_t *bytes, const ckksc_model *model,
                                                const ckksc_ciphertext *ciphertext, ckksc_error *error);
@@ -225,13 +238,15 @@ typedef struct ckksc_connect_options {
 #define CKKSC_CONNECT_OPTIONS_INIT                                                                           \
     { sizeof(ckksc_connect_options), 0, NULL, NULL, NULL, 0, 0 }
 
-/* Blocks up to connect_ms. */
+/* Blocks up to connect_ms for each of the server's two endpoints. The strings of `options` are copied.
+ * CKKSC_USAGE for an address that is none, CKKSC_UNREACHABLE where nobody answers or the host's name is
+ * unknown, CKKSC_UNTRUSTED for a certificate that is not accepted. */
 CKKSC_API ckksc_status ckksc_connect(ckksc_connection **out, const ckksc_connect_options *options,
                                      ckksc_error *error);
 CKKSC_API void ckksc_disconnect(ckksc_connection *connection); /* no call may be in flight */
 
-/* ckksc_register uploads a key set, resuming an earlier try; what the server has is not sent again. Blocks.
- */
+/* ckksc_register uploads a key set, resuming an earlier try; what the server has is not sent again. Blocks as
+ * long as the upload takes: timeout_ms is for each of its messages. */
 CKKSC_API ckksc_status ckksc_register(ckksc_connection *connection, const ckksc_key_set *keys,
                                       ckksc_error *error);
 /* ckksc_evaluate sends a request and returns the result's ciphertexts, validated, not decrypted. key_set_id
@@ -239,8 +254,8 @@ CKKSC_API ckksc_status ckksc_register(ckksc_connection *connection, const ckksc_
 CKKSC_API ckksc_status ckksc_evaluate(ckksc_ciphertext **result, ckksc_connection *connection,
                                       const ckksc_model *model, const uint8_t key_set_id[32],
                                       const ckksc_ciphertext *request, ckksc_error *error);
-/* ckksc_infer encrypts row[input_count], has it evaluated, decrypts and rounds: scores[score_count]. Blocks.
- */
+/* ckksc_infer encrypts row[input_count], has it evaluated, decrypts and rounds: scores[score_count], filled
+ * and rounded after CKKSC_IMPLAUSIBLE too. Blocks. */
 CKKSC_API ckksc_status ckksc_infer(double *scores, ckksc_connection *connection, const ckksc_model *model,
                                    const ckksc_secret_key *key, const uint8_t key_set_id[32],
                                    const double *row, ckksc_error *error);

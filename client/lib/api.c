@@ -8,6 +8,7 @@
 #include "client/lib/rpc.h"
 
 #include <sodium.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -53,12 +54,35 @@ static rpc_connection *connection_in(ckksc_connection *c) {
     return u.in;
 }
 
+/*
+ * Structures that callers pass have the size of the header that they were compiled with: an earlier one lacks
+ * members at the end, which read as zeros and are not written; a later one has more, which this library does
+ * not know. What is smaller than the first published form was never initialised.
+ */
+#define FIRST_ERROR_BYTES           (offsetof(ckksc_error, is_retryable) + sizeof(uint32_t))
+#define FIRST_MODEL_OPTIONS_BYTES   (offsetof(ckksc_model_options, key_bytes_max) + sizeof(uint64_t))
+#define FIRST_MODEL_INFO_BYTES      (offsetof(ckksc_model_info, rows_per_request) + sizeof(uint32_t))
+#define FIRST_CONNECT_OPTIONS_BYTES (offsetof(ckksc_connect_options, reply_bytes_max) + sizeof(uint64_t))
+
+/* to[size], ours, from a caller's structure of from_bytes. False: not initialised. */
+static bool take_struct(void *to, size_t size, const void *from, uint32_t from_bytes, size_t first_bytes) {
+    memset(to, 0, size);
+    if (from_bytes < first_bytes) return false;
+    memcpy(to, from, from_bytes < size ? from_bytes : size);
+    return true;
+}
+
+#define MISUSE "arguments" /* stage of an error that is the calling program's */
+
 /* `status` of the internal error, translated; fills as much of *error as the caller's version of it has. */
 static ckksc_status finish(ckksc_error *error, ckks_status rc, const ckks_error *inner) {
     ckks_error cause = *inner;
     if (cause.code == CKKS_OK) cause.code = rc;
-    const ckksc_status status = rc == CKKS_OK ? CKKSC_OK : (ckksc_status)client_exit_class(&cause);
-    if (!error || error->struct_bytes < sizeof *error) return status;
+    const bool is_misuse = rc != CKKS_OK && !strcmp(cause.stage, MISUSE);
+    const ckksc_status status = rc == CKKS_OK ? CKKSC_OK
+                                : is_misuse   ? CKKSC_USAGE
+                                              : (ckksc_status)client_exit_class(&cause);
+    if (!error || error->struct_bytes < FIRST_ERROR_BYTES) return status;
     const uint32_t struct_bytes = error->struct_bytes;
     *error = (ckksc_error){.struct_bytes = struct_bytes, .status = status};
     if (rc == CKKS_OK) return status;
@@ -72,7 +96,16 @@ static ckksc_status finish(ckksc_error *error, ckks_status rc, const ckks_error 
 }
 
 static ckks_status missing(ckks_error *inner, const char *argument) {
-    return ckks_error_set(inner, CKKS_INVALID_ARGUMENT, argument, "is NULL or of another version");
+    const ckks_status rc = ckks_error_set(inner, CKKS_INVALID_ARGUMENT, argument,
+                                          "is NULL, or its struct_bytes was not initialised");
+    ckks_error_stage(inner, MISUSE);
+    return rc;
+}
+
+/* what a caller frees after a failure is NULL */
+static void nothing_yet(uint8_t **image, size_t *bytes) {
+    if (image) *image = NULL;
+    if (bytes) *bytes = 0;
 }
 
 const char *ckksc_version(void) {
@@ -86,24 +119,27 @@ void ckksc_free(void *buffer, size_t bytes) {
 
 /* ---- models ---- */
 
-static client_model_options options_in(const ckksc_model_options *options) {
-    client_model_options o = {0};
-    if (options && options->struct_bytes >= sizeof *options) {
-        o.allow_insecure = options->allow_insecure != 0;
-        o.pinned_digest = options->pinned_digest;
-        o.key_count_max = options->key_count_max;
-        o.key_bytes_max = options->key_bytes_max;
-    }
-    return o;
+/* options that cannot be read are refused: a pinned digest must not be overlooked */
+static ckks_status options_in(client_model_options *out, const ckksc_model_options *options,
+                              ckks_error *inner) {
+    ckksc_model_options o = CKKSC_MODEL_OPTIONS_INIT;
+    *out = (client_model_options){0};
+    if (options && !take_struct(&o, sizeof o, options, options->struct_bytes, FIRST_MODEL_OPTIONS_BYTES))
+        return missing(inner, "options.struct_bytes");
+    out->allow_insecure = o.allow_insecure != 0;
+    out->pinned_digest = o.pinned_digest;
+    out->key_count_max = o.key_count_max;
+    out->key_bytes_max = o.key_bytes_max;
+    return CKKS_OK;
 }
 
 ckksc_status ckksc_model_create(ckksc_model **out, const void *image, size_t bytes,
                                 const ckksc_model_options *options, ckksc_error *error) {
     ckks_error inner = {0};
     client_model *m = NULL;
-    const client_model_options o = options_in(options);
-    const ckks_status rc =
-        out && image ? client_model_from_file(&m, image, bytes, &o, &inner) : missing(&inner, "out or image");
+    client_model_options o;
+    ckks_status rc = out && image ? options_in(&o, options, &inner) : missing(&inner, "out or image");
+    if (rc == CKKS_OK) rc = client_model_from_file(&m, image, bytes, &o, &inner);
     if (out) *out = (ckksc_model *)m;
     return finish(error, rc, &inner);
 }
@@ -112,10 +148,10 @@ ckksc_status ckksc_model_fetch(ckksc_model **out, ckksc_connection *connection, 
                                const char *version, const ckksc_model_options *options, ckksc_error *error) {
     ckks_error inner = {0};
     client_model *m = NULL;
-    const client_model_options o = options_in(options);
-    const ckks_status rc = out && connection && name
-                               ? rpc_model(&m, connection_in(connection), name, version, &o, &inner)
-                               : missing(&inner, "out, connection or name");
+    client_model_options o;
+    ckks_status rc = out && connection && name ? options_in(&o, options, &inner)
+                                               : missing(&inner, "out, connection or name");
+    if (rc == CKKS_OK) rc = rpc_model(&m, connection_in(connection), name, version, &o, &inner);
     if (out) *out = (ckksc_model *)m;
     return finish(error, rc, &inner);
 }
@@ -126,11 +162,11 @@ void ckksc_model_destroy(ckksc_model *model) {
 
 ckksc_status ckksc_model_describe(ckksc_model_info *out, const ckksc_model *model, ckksc_error *error) {
     ckks_error inner = {0};
-    if (!out || out->struct_bytes < sizeof *out || !model)
+    if (!out || out->struct_bytes < FIRST_MODEL_INFO_BYTES || !model)
         return finish(error, missing(&inner, "out or model"), &inner);
     const client_model *m = model_in(model);
     const uint32_t struct_bytes = out->struct_bytes;
-    *out = (ckksc_model_info){
+    ckksc_model_info info = {
         .struct_bytes = struct_bytes,
         .input_count = m->raw_count,
         .score_count = m->score_count,
@@ -145,8 +181,9 @@ ckksc_status ckksc_model_describe(ckksc_model_info *out, const ckksc_model *mode
         .version = m->description->version ? m->description->version : "",
         .rows_per_request = client_rows_per_request(m),
     };
-    memcpy(out->parameter_id, m->params.id, sizeof out->parameter_id);
-    memcpy(out->digest, m->digest, sizeof out->digest);
+    memcpy(info.parameter_id, m->params.id, sizeof info.parameter_id);
+    memcpy(info.digest, m->digest, sizeof info.digest);
+    memcpy(out, &info, struct_bytes < sizeof info ? struct_bytes : sizeof info);
     return finish(error, CKKS_OK, &inner);
 }
 
@@ -169,6 +206,7 @@ ckksc_status ckksc_secret_key_generate(ckksc_secret_key **out, const ckksc_model
 ckksc_status ckksc_secret_key_export(uint8_t **image, size_t *bytes, const ckksc_secret_key *key,
                                      const char *passphrase, ckksc_error *error) {
     ckks_error inner = {0};
+    nothing_yet(image, bytes);
     const client_passphrase p = {passphrase, passphrase ? strlen(passphrase) : 0};
     const ckks_status rc = image && bytes && key ? client_secret_key_export(image, bytes, secret_in(key), &p,
                                                                             (uint64_t)time(NULL), &inner)
@@ -195,6 +233,7 @@ void ckksc_secret_key_destroy(ckksc_secret_key *key) {
 ckksc_status ckksc_public_key_export(uint8_t **image, size_t *bytes, const ckksc_secret_key *key,
                                      ckksc_error *error) {
     ckks_error inner = {0};
+    nothing_yet(image, bytes);
     const ckks_status rc = image && bytes && key
                                ? client_public_key_export(image, bytes, secret_in(key), &inner)
                                : missing(&inner, "image, bytes or key");
@@ -223,12 +262,15 @@ ckksc_status ckksc_key_set_generate(ckksc_key_set **out, const ckksc_secret_key 
     client_key_set *set = NULL;
     key_requirement *needs = NULL;
     uint32_t count = 0;
+    if (out) *out = NULL;
     if (!out || !key || !models || !model_count)
         return finish(error, missing(&inner, "out, key or models"), &inner);
     const ckks_params *params = context_params(secret_in(key)->context);
     for (uint32_t i = 0; i < model_count && rc == CKKS_OK; i++) {
         const client_model *m = model_in(models[i]);
-        if (memcmp(m->params.id, params->id, CKKS_PARAMETER_ID_BYTES) != 0)
+        if (!m)
+            rc = missing(&inner, "models");
+        else if (memcmp(m->params.id, params->id, CKKS_PARAMETER_ID_BYTES) != 0)
             rc = ckks_error_set(&inner, CKKS_PARAMS_MISMATCH, m->description->name,
                                 "the secret key was made for other parameters");
         else
@@ -243,6 +285,7 @@ ckksc_status ckksc_key_set_generate(ckksc_key_set **out, const ckksc_secret_key 
 ckksc_status ckksc_key_set_export(uint8_t **image, size_t *bytes, const ckksc_key_set *keys,
                                   ckksc_error *error) {
     ckks_error inner = {0};
+    nothing_yet(image, bytes);
     const ckks_status rc = image && bytes && keys ? client_key_set_export(image, bytes, set_in(keys), &inner)
                                                   : missing(&inner, "image, bytes or keys");
     return finish(error, rc, &inner);
@@ -373,6 +416,7 @@ void ckksc_round(double *scores, const ckksc_model *model) {
 ckksc_status ckksc_ciphertext_export(uint8_t **image, size_t *bytes, const ckksc_model *model,
                                      const ckksc_ciphertext *ciphertext, ckksc_error *error) {
     ckks_error inner = {0};
+    nothing_yet(image, bytes);
     const ckks_status rc =
         image && bytes && model && ciphertext
             ? client_ciphertexts_export(image, bytes, &ciphertext->list, model_in(model), &inner)
@@ -416,17 +460,14 @@ ckksc_status ckksc_classify(double *values, uint32_t value_capacity, uint32_t *v
 ckksc_status ckksc_connect(ckksc_connection **out, const ckksc_connect_options *options, ckksc_error *error) {
     ckks_error inner = {0};
     rpc_connection *c = NULL;
+    ckksc_connect_options o;
     ckks_status rc;
-    if (!out || !options || options->struct_bytes < sizeof *options) {
+    if (!out || !options ||
+        !take_struct(&o, sizeof o, options, options->struct_bytes, FIRST_CONNECT_OPTIONS_BYTES)) {
         rc = missing(&inner, "out or options");
     } else {
-        const rpc_config config = {options->address,
-                                   options->token,
-                                   options->ca_file,
-                                   options->connect_ms,
-                                   options->timeout_ms,
-                                   options->reply_bytes_max,
-                                   0};
+        const rpc_config config = {o.address,    o.token,           o.ca_file, o.connect_ms,
+                                   o.timeout_ms, o.reply_bytes_max, 0};
         rc = rpc_connect(&c, &config, &inner);
     }
     if (out) *out = (ckksc_connection *)c;

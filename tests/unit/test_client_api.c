@@ -52,8 +52,8 @@ static void a_model_describes_itself(void **state) {
     assert_true(info.promised_step == 1e-3);
     assert_string_equal(ckksc_model_column(model, 3), "delta");
     assert_null(ckksc_model_column(model, 4));
-    info.struct_bytes = 8; /* a caller of another version */
-    assert_int_equal(ckksc_model_describe(&info, model, &error), CKKSC_INPUT);
+    info.struct_bytes = 8; /* smaller than any that was published */
+    assert_int_equal(ckksc_model_describe(&info, model, &error), CKKSC_USAGE);
 }
 
 static void a_row_comes_back_through_buffers_and_files(void **state) {
@@ -129,24 +129,88 @@ static void misuse_is_an_error_and_never_a_crash(void **state) {
     assert_int_equal(ckksc_model_create(&m, "x", 1, NULL, &error), CKKSC_INPUT);
     assert_null(m);
     assert_true(error.message[0]);
-    assert_int_equal(ckksc_model_create(NULL, NULL, 0, NULL, NULL), CKKSC_INPUT);
+    assert_int_equal(ckksc_model_create(NULL, NULL, 0, NULL, NULL), CKKSC_USAGE);
     assert_int_equal(ckksc_encrypt(&c, model, key, NULL, far, &error), CKKSC_INPUT);
     assert_string_equal(error.field, "alpha");
     assert_null(c);
-    assert_int_equal(ckksc_encrypt(&c, model, NULL, NULL, far, &error), CKKSC_INPUT);
+    assert_int_equal(ckksc_encrypt(&c, model, NULL, NULL, far, &error), CKKSC_USAGE);
+    uint8_t *image = (uint8_t *)&error;
+    size_t bytes = 1;
+    assert_int_equal(ckksc_secret_key_export(&image, &bytes, NULL, NULL, &error), CKKSC_USAGE);
+    assert_null(image);
+    assert_int_equal(bytes, 0);
+    ckksc_key_set *keys = (ckksc_key_set *)&error;
+    ckksc_model *const none[1] = {NULL};
+    assert_int_equal(ckksc_key_set_generate(&keys, key, none, 1, &error), CKKSC_USAGE);
+    assert_string_equal(error.field, "models");
+    assert_null(keys);
     ckksc_connect_options options = CKKSC_CONNECT_OPTIONS_INIT;
     options.address = "inproc://nobody-here";
     assert_int_equal(ckksc_connect(&connection, &options, &error), CKKSC_UNREACHABLE);
     assert_true(error.is_retryable);
+    options.address = "gopher://nobody-here";
+    assert_int_equal(ckksc_connect(&connection, &options, &error), CKKSC_USAGE);
     options.struct_bytes = 4;
-    assert_int_equal(ckksc_connect(&connection, &options, &error), CKKSC_INPUT);
+    assert_int_equal(ckksc_connect(&connection, &options, &error), CKKSC_USAGE);
     assert_null(connection);
     ckksc_model_destroy(NULL), ckksc_secret_key_destroy(NULL), ckksc_public_key_destroy(NULL);
     ckksc_key_set_destroy(NULL), ckksc_ciphertext_destroy(NULL), ckksc_disconnect(NULL), ckksc_free(NULL, 0);
 }
 
+/* what a program compiled with a later header hands over: members that this library does not know */
+typedef struct later_info {
+    ckksc_model_info known;
+    uint64_t added;
+} later_info;
+typedef struct later_error {
+    ckksc_error known;
+    uint64_t added;
+} later_error;
+
+static void a_program_of_a_later_version_gets_what_this_library_knows(void **state) {
+    (void)state;
+    later_info info = {.known.struct_bytes = sizeof info, .added = 7};
+    later_error error = {.known.struct_bytes = sizeof error, .added = 7};
+    assert_int_equal(ckksc_model_describe(&info.known, model, &error.known), CKKSC_OK);
+    assert_string_equal(info.known.name, "identity");
+    assert_int_equal(info.known.struct_bytes, sizeof info);
+    assert_int_equal(ckksc_model_describe(&info.known, NULL, &error.known), CKKSC_USAGE);
+    assert_int_equal(error.known.status, CKKSC_USAGE);
+    assert_int_equal(error.known.struct_bytes, sizeof error);
+    assert_true(info.added == 7 && error.added == 7);
+}
+
+static void a_pinned_digest_is_never_overlooked(void **state) {
+    (void)state;
+    ckksc_error error = CKKSC_ERROR_INIT;
+    ckksc_model *m = NULL;
+    model_fixture fixture;
+    size_t size, image_size = 0;
+    uint8_t *image = NULL;
+    const uint8_t other[32] = {1};
+    model_fixture_init(&fixture);
+    uint8_t *manifest = model_fixture_pack(&fixture, &size);
+    assert_int_equal(
+        container_build(&image, &image_size, CONTAINER_METADATA, manifest, (uint32_t)size, NULL, 0, NULL),
+        CKKS_OK);
+    ckksc_model_options options = CKKSC_MODEL_OPTIONS_INIT;
+    assert_int_equal(ckksc_model_create(&m, image, image_size, &options, &error), CKKSC_OK);
+    ckksc_model_destroy(m);
+    options.pinned_digest = other;
+    assert_int_not_equal(ckksc_model_create(&m, image, image_size, &options, &error), CKKSC_OK);
+    assert_null(m);
+    options.struct_bytes = 0; /* never initialised: whatever it asks for cannot be known */
+    assert_int_equal(ckksc_model_create(&m, image, image_size, &options, &error), CKKSC_USAGE);
+    assert_null(m);
+    assert_string_equal(error.field, "options.struct_bytes");
+    free(image);
+    free(manifest);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_program_of_a_later_version_gets_what_this_library_knows),
+        cmocka_unit_test(a_pinned_digest_is_never_overlooked),
         cmocka_unit_test(a_model_describes_itself),
         cmocka_unit_test(a_row_comes_back_through_buffers_and_files),
         cmocka_unit_test(keys_travel_as_images),
