@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ static ckks_status io_error(ckks_error *err, const char *path, const char *what)
                              : number == EEXIST                    ? CKKS_ALREADY_EXISTS
                              : number == EACCES || number == EPERM ? CKKS_PERMISSION_DENIED
                                                                    : CKKS_IO;
-    return ckks_error_set(err, code, "", "%.200s: %s: %s", path, what, strerror(number));
+    return ckks_error_set(err, code, "file", "%.200s: %s: %s", path, what, strerror(number));
 }
 
 void file_name_error(ckks_error *err, const char *path) {
@@ -23,6 +24,12 @@ void file_name_error(ckks_error *err, const char *path) {
     const size_t room = sizeof joined / 2;
     snprintf(joined, sizeof joined, "%.*s: %.*s", (int)room, path, (int)room - 4, err->message);
     memcpy(err->message, joined, sizeof joined);
+}
+
+/* what was read may be a secret key or a token */
+static void discard(uint8_t *buffer, size_t size) {
+    if (buffer) sodium_memzero(buffer, size);
+    free(buffer);
 }
 
 /* pipes have no size to ask for: the buffer grows */
@@ -34,13 +41,14 @@ static ckks_status read_all(uint8_t **out, size_t *size, int fd, const char *pat
         const ssize_t got = read(fd, buffer + used, capacity - used);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) {
-            free(buffer);
-            return io_error(err, path, "read");
+            const ckks_status rc = io_error(err, path, "read");
+            discard(buffer, used);
+            return rc;
         }
         used += (size_t)got;
         if (used > size_max) {
-            free(buffer);
-            return ckks_error_set(err, CKKS_TOO_LARGE, "", "%.200s: more than %llu bytes", path,
+            discard(buffer, used);
+            return ckks_error_set(err, CKKS_TOO_LARGE, "file", "%.200s: more than %llu bytes", path,
                                   (unsigned long long)size_max);
         }
         if (got == 0) {
@@ -48,8 +56,9 @@ static ckks_status read_all(uint8_t **out, size_t *size, int fd, const char *pat
             return CKKS_OK;
         }
         if (used < capacity) continue;
-        uint8_t *moved = realloc(buffer, capacity * 2);
-        if (!moved) free(buffer);
+        uint8_t *moved = malloc(capacity * 2); /* realloc would leave what it moves from */
+        if (moved) memcpy(moved, buffer, used);
+        discard(buffer, used);
         buffer = moved, capacity *= 2;
     }
     return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "%.200s: no memory to read it", path);
@@ -65,9 +74,9 @@ ckks_status file_read(uint8_t **out, size_t *size, const char *path, uint64_t si
     if (fstat(fd, &st) != 0)
         rc = io_error(err, path, "stat");
     else if (S_ISDIR(st.st_mode))
-        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "", "%.200s: is a folder", path);
+        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: is a folder", path);
     else if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > size_max)
-        rc = ckks_error_set(err, CKKS_TOO_LARGE, "", "%.200s: %lld bytes, at most %llu are read", path,
+        rc = ckks_error_set(err, CKKS_TOO_LARGE, "file", "%.200s: %lld bytes, at most %llu are read", path,
                             (long long)st.st_size, (unsigned long long)size_max);
     else
         rc = read_all(out, size, fd, path, size_max, S_ISREG(st.st_mode) ? (size_t)st.st_size : 0, err);
@@ -90,7 +99,7 @@ ckks_status file_write(const char *path, const void *bytes, size_t size, unsigne
     ckks_status rc = CKKS_OK;
     char temporary[4096];
     if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "", "%.200s: the path is too long", path);
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
     const int fd = mkostemp(temporary, O_CLOEXEC);
     if (fd < 0) return io_error(err, path, "create");
     if (!write_all(fd, bytes, size) || fchmod(fd, mode) != 0 || fsync(fd) != 0)
@@ -110,7 +119,7 @@ ckks_status file_write(const char *path, const void *bytes, size_t size, unsigne
 ckks_status file_make_parents(const char *path, ckks_error *err) {
     char folder[4096];
     if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "", "%.200s: the path is too long", path);
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
     for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
         if (mkdir(folder, 0700) != 0 && errno != EEXIST) return io_error(err, folder, "create folder");

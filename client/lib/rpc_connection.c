@@ -111,16 +111,24 @@ static ckks_status set_tls(nng_dialer dialer, const rpc_connection *c, const cha
     return CKKS_OK;
 }
 
-static ckks_status dial_error(const char *address, int nrc, ckks_error *err) {
+/* of a dialer that could not be made (the address is at fault) or did not reach anybody */
+static ckks_status dial_error(const char *address, int nrc, bool is_dialling, ckks_error *err) {
     if (nrc == NNG_EPEERAUTH || nrc == NNG_ECRYPTO)
         return ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "certificate",
                               "%.200s: not accepted: its authority, its name or its date is wrong (%s)",
                               address, nng_strerror(nrc));
-    const bool is_address = nrc == NNG_EADDRINVAL || nrc == NNG_EINVAL || nrc == NNG_ENOTSUP;
-    const ckks_status code = nrc == NNG_ENOMEM ? CKKS_RESOURCE_EXHAUSTED
-                             : is_address      ? CKKS_INVALID_ARGUMENT
-                                               : CKKS_UNAVAILABLE;
-    return ckks_error_set(err, code, "server", "%.300s: %s", address, nng_strerror(nrc));
+    if (nrc == NNG_ENOMEM)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "server", "%.300s: %s", address,
+                              nng_strerror(nrc));
+    if (nrc == NNG_EADDRINVAL && is_dialling)
+        return ckks_error_set(err, CKKS_UNAVAILABLE, "server",
+                              "%.300s: the host's name or its port is not known", address);
+    if (nrc == NNG_EADDRINVAL || nrc == NNG_EINVAL || nrc == NNG_ENOTSUP)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "server",
+                              "%.200s is no address: tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc:///PATH, "
+                              "ws://HOST:PORT/PATH or wss://HOST:PORT/PATH is needed",
+                              address);
+    return ckks_error_set(err, CKKS_UNAVAILABLE, "server", "%.300s: %s", address, nng_strerror(nrc));
 }
 
 /* on nng's threads */
@@ -166,7 +174,7 @@ static ckks_status open_local(rpc_socket *out, const rpc_connection *c, const ch
                               ckks_error *err) {
     rpc_pipe *first = NULL;
     const int nrc = rpc_pipe_dial(&first, address, c->connect_ms);
-    if (nrc != 0) return dial_error(address, nrc, err);
+    if (nrc != 0) return dial_error(address, nrc, false, err);
     pthread_mutex_init(&out->idle_lock, NULL);
     out->idle = NULL, out->idle_count = 0;
     rpc_pipe_give(out, first);
@@ -184,7 +192,7 @@ ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char
     snprintf(out->address, sizeof out->address, "%s", address);
     out->receive_max = receive_max;
     if ((out->is_local = rpc_local_is(address))) return open_local(out, c, address, err);
-    if ((nrc = nng_req0_open(&out->socket)) != 0) return dial_error(address, nrc, err);
+    if ((nrc = nng_req0_open(&out->socket)) != 0) return dial_error(address, nrc, false, err);
     /* before the first connection: a later limit would not hold for it */
     if ((nrc = nng_socket_set_size(out->socket, NNG_OPT_RECVMAXSZ, (size_t)receive_max)) != 0 ||
         (nrc = nng_socket_set_ms(out->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE)) != 0 ||
@@ -192,11 +200,11 @@ ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char
         (nrc = nng_socket_set_ms(out->socket, NNG_OPT_RECONNMAXT, 2000)) != 0 ||
         (nrc = nng_pipe_notify(out->socket, NNG_PIPE_EV_ADD_POST, pipe_changed, out)) != 0 ||
         (nrc = nng_dialer_create(&dialer, out->socket, address)) != 0) {
-        rc = dial_error(address, nrc, err);
+        rc = dial_error(address, nrc, false, err);
         goto out;
     }
     if (is_tls(address) && (rc = set_tls(dialer, c, address, err)) != CKKS_OK) goto out;
-    rc = (nrc = dial(dialer, c->connect_ms)) ? dial_error(address, nrc, err) : CKKS_OK;
+    rc = (nrc = dial(dialer, c->connect_ms)) ? dial_error(address, nrc, true, err) : CKKS_OK;
 out:
     if (rc != CKKS_OK) {
         nng_close(out->socket);
