@@ -324,7 +324,7 @@ static void print_head(const bench_options *o, json_writer *j, const device *dev
 int bench_ops(const bench_options *options) {
     ckks_error err = {0};
     json_writer j;
-    uint32_t done = 0;
+    uint32_t chosen = 0;
     device *dev = NULL;
     bench_run r = {.options = options, .json = &j};
     const device_config config = {.kind = (device_kind)options->device_kind,
@@ -332,18 +332,17 @@ int bench_ops(const bench_options *options) {
                                   .threads = options->threads};
     json_begin(&j);
     if (options->threads) omp_set_num_threads((int)options->threads); /* of the host rows */
-    ckks_status rc = options->compare ? bench_earlier_load(&r.earlier, options->compare, &err) : CKKS_OK;
+    for (size_t i = 0; i < SET_COUNT; i++) chosen += is_wanted(options, &sets[i]);
+    ckks_status rc =
+        chosen ? CKKS_OK
+               : ckks_error_set(&err, CKKS_INVALID_ARGUMENT, options->row ? "row" : "set",
+                                "nothing is chosen: no set with \"%s\" in its name has a row with \"%s\"",
+                                options->set ? options->set : "", options->row ? options->row : "");
+    if (rc == CKKS_OK && options->compare) rc = bench_earlier_load(&r.earlier, options->compare, &err);
     if (rc == CKKS_OK) rc = device_open(&dev, &config, &err);
     if (rc == CKKS_OK) print_head(options, &j, dev);
     for (size_t i = 0; i < SET_COUNT && rc == CKKS_OK; i++)
-        if (is_wanted(options, &sets[i])) {
-            done++;
-            rc = run_set(&r, dev, &sets[i], &err);
-        }
-    if (rc == CKKS_OK && !done)
-        rc = ckks_error_set(&err, CKKS_INVALID_ARGUMENT, options->row ? "row" : "set",
-                            "nothing is chosen: no set with \"%s\" in its name has a row with \"%s\"",
-                            options->set ? options->set : "", options->row ? options->row : "");
+        if (is_wanted(options, &sets[i])) rc = run_set(&r, dev, &sets[i], &err);
     if (rc == CKKS_OK && options->common->json) {
         json_close_list(&j);
         json_close_object(&j);

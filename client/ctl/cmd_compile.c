@@ -266,7 +266,8 @@ int command_compile(int argc, char **argv) {
     a.options.allow_insecure = a.common.allow_insecure;
     a.options.progress = ctl_stage, a.options.progress_context = &bar;
     output_path(path, &a);
-    ckks_status rc = onnx_model_peek(&model, a.options.onnx_path, &err);
+    ckks_status rc = ctl_check_output(path, &err);
+    if (rc == CKKS_OK) rc = onnx_model_peek(&model, a.options.onnx_path, &err);
     if (rc == CKKS_OK) rc = calibration_load(&rows, model, a.calibration, a.label_column, &a.common, &err);
     if (rc == CKKS_OK && a.compatible_with) rc = load_other(&other, &a, &err);
     if (rc == CKKS_OK) {

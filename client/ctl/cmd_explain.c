@@ -78,7 +78,8 @@ int command_explain(int argc, char **argv) {
     size_t size = 0;
     argp_parse(&parser, argc, argv, 0, NULL, &a);
     a.explain.common = &a.common;
-    ckks_status rc = package_load(&p, a.package, a.common.allow_insecure, &err);
+    ckks_status rc = ctl_check_output(a.html, &err);
+    if (rc == CKKS_OK) rc = package_load(&p, a.package, a.common.allow_insecure, &err);
     if (rc == CKKS_OK) rc = explain_package(&e, p, &a.explain, &err);
     if (rc == CKKS_OK && a.html) {
         rc = explain_html(&page, &size, &e, &err);

@@ -43,7 +43,8 @@ static const struct argp parser = {
     parse,
     "[NAME]",
     "Remember a server, a token file and where keys are.\v"
-    "Without settings, shows profiles. A profile never holds a token, only the path of its file.\n\n"
+    "Without settings, shows profiles. The environment variable CKKSCTL_PROFILE chooses one for a shell. A "
+    "profile never holds a token, only the path of its file.\n\n"
     "Examples:\n"
     "  ckksctl profile --server tcp://10.0.0.5:7000 --token-file ~/.ckks-token\n"
     "  ckksctl profile lab --server ipc:///run/ckksd/control.sock --use\n"
@@ -51,6 +52,13 @@ static const struct argp parser = {
     ctl_common_children,
     0,
     0};
+
+static bool is_address(const char *text) {
+    static const char *const schemes[] = {"tcp://", "tls+tcp://", "ipc://", "ws://", "wss://"};
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
+        if (!strncmp(text, schemes[i], strlen(schemes[i]))) return text[strlen(schemes[i])] != 0;
+    return false;
+}
 
 /* a relative path would mean another file from another folder */
 static ckks_status set_path(char *to, const char *value, ckks_error *err) {
@@ -68,6 +76,10 @@ static ckks_status set_path(char *to, const char *value, ckks_error *err) {
     return CKKS_OK;
 }
 
+static bool has_settings(const ctl_options *o) {
+    return o->server || o->token_file || o->ca_file || o->key;
+}
+
 static ckks_status change(const arguments *a, const char *name, ckks_error *err) {
     const ctl_options *o = &a->common;
     ckks_status rc;
@@ -75,8 +87,9 @@ static ckks_status change(const arguments *a, const char *name, ckks_error *err)
     rc = profile_load(&p, name, NULL);
     if (rc != CKKS_OK && rc != CKKS_NOT_FOUND) return profile_load(&p, name, err);
     snprintf(p.name, sizeof p.name, "%s", name);
+    if (rc == CKKS_NOT_FOUND && !has_settings(o)) return profile_load(&p, name, err);
     if (o->server) {
-        if (!strstr(o->server, "://") || strlen(o->server) >= sizeof p.server)
+        if (!is_address(o->server) || strlen(o->server) >= sizeof p.server)
             return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "server",
                                   "an address begins with tcp://, tls+tcp://, ipc://, ws:// or wss://");
         snprintf(p.server, sizeof p.server, "%s", o->server);
@@ -87,10 +100,13 @@ static ckks_status change(const arguments *a, const char *name, ckks_error *err)
     return profile_save(&p, a->use, err);
 }
 
-static ckks_status show(const ctl_options *o, ckks_error *err) {
+/* all profiles, or `only` that one */
+static ckks_status show(const ctl_options *o, const char *only, ckks_error *err) {
     char **names = NULL, current[64];
     size_t count = 0;
-    ckks_status rc = profile_names(&names, &count, current, err);
+    ctl_profile one;
+    ckks_status rc = only ? profile_load(&one, only, err) : CKKS_OK;
+    if (rc == CKKS_OK) rc = profile_names(&names, &count, current, err);
     json_writer j;
     json_begin(&j);
     if (o->json && rc == CKKS_OK) {
@@ -100,6 +116,7 @@ static ckks_status show(const ctl_options *o, ckks_error *err) {
     }
     for (size_t i = 0; i < count && rc == CKKS_OK; i++) {
         ctl_profile p;
+        if (only && strcmp(names[i], only) != 0) continue;
         if ((rc = profile_load(&p, names[i], err)) != CKKS_OK) break;
         if (o->json) {
             json_object(&j, NULL);
@@ -136,18 +153,18 @@ int command_profile(int argc, char **argv) {
     argp_parse(&parser, argc, argv, 0, NULL, &a);
     const ctl_options *o = &a.common;
     const char *name = a.name ? a.name : o->profile_name;
-    const bool has_settings = o->server || o->token_file || o->ca_file || o->key;
     ckks_status rc;
     if (a.remove) {
         rc = name ? profile_delete(name, &err)
                   : ckks_error_set(&err, CKKS_INVALID_ARGUMENT, "profile", "delete which one?");
-    } else if (has_settings || a.use) {
+    } else if (has_settings(o) || a.use) {
         ctl_profile current;
         rc = profile_load(&current, NULL, &err);
+        if (rc == CKKS_NOT_FOUND) err = (ckks_error){0}, rc = CKKS_OK; /* CKKSCTL_PROFILE names a new one */
         if (rc == CKKS_OK) rc = change(&a, name ? name : current.name, &err);
         if (rc == CKKS_OK) ctl_note(o, "profile \"%s\" saved", name ? name : current.name);
     } else {
-        rc = show(o, &err);
+        rc = show(o, name, &err);
     }
     return rc == CKKS_OK ? EXIT_GOOD : ctl_fail(o, &err);
 }

@@ -180,6 +180,8 @@ static ckks_status compile(trial *t, arguments *a, ckks_error *err) {
     a->compile.progress = ctl_stage, a->compile.progress_context = &stages;
     rc = compile_model(&t->image, &t->size, &t->report, &a->compile, err);
     ctl_stages_end(&stages);
+    if (rc != CKKS_OK && !a->calibration && err && !strcmp(err->field, "calibration"))
+        snprintf(err->field, sizeof err->field, "data"); /* the option that was given */
     if (rc != CKKS_OK) return rc;
     rc = package_parse(&t->package, t->image, t->size, a->common.allow_insecure, err);
     if (rc == CKKS_OK) rc = client_model_from_file(&t->model, t->image, t->size, &trust, err);

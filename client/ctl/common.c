@@ -83,18 +83,25 @@ static error_t parse_common(int key, char *argument, struct argp_state *state) {
 const struct argp ctl_common_argp = {.options = common_options, .parser = parse_common};
 const struct argp_child ctl_common_children[] = {{&ctl_common_argp, 0, NULL, 0}, {0}};
 
-static void override(char *to, size_t capacity, const char *value) {
+/* a path cut off would be another path */
+static ckks_status override(char *to, size_t capacity, const char *value, const char *option,
+                            ckks_error *err) {
+    if (value && strlen(value) >= capacity)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, option, "longer than %zu bytes", capacity - 1);
     if (value) snprintf(to, capacity, "%s", value);
+    return CKKS_OK;
 }
 
 ckks_status ctl_resolve(ctl_options *options, ckks_error *err) {
     ckks_status rc;
     ctl_profile *p = &options->profile;
     if ((rc = profile_load(p, options->profile_name, err)) != CKKS_OK) return rc;
-    override(p->server, sizeof p->server, options->server);
-    override(p->token_file, sizeof p->token_file, options->token_file);
-    override(p->ca_file, sizeof p->ca_file, options->ca_file);
-    override(p->key, sizeof p->key, options->key);
+    if ((rc = override(p->server, sizeof p->server, options->server, "server", err)) != CKKS_OK ||
+        (rc = override(p->token_file, sizeof p->token_file, options->token_file, "token-file", err)) !=
+            CKKS_OK ||
+        (rc = override(p->ca_file, sizeof p->ca_file, options->ca_file, "ca", err)) != CKKS_OK ||
+        (rc = override(p->key, sizeof p->key, options->key, "key", err)) != CKKS_OK)
+        return rc;
     if (!p->key[0]) profile_path(p->key, "keys/");
     return CKKS_OK;
 }
@@ -207,6 +214,14 @@ ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl
     if (rc == CKKS_OK) rc = rpc_model(out, *connection, name, version, &model_options, err);
     free(name);
     return rc;
+}
+
+ckks_status ctl_check_output(const char *path, ckks_error *err) {
+    struct stat st;
+    if (path && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output", "%.200s is a folder: name a file in it",
+                              path);
+    return CKKS_OK;
 }
 
 uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max, const char *name) {

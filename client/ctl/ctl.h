@@ -69,9 +69,15 @@ ckks_status ctl_split_model(char **name, const char **version, const char *text,
 ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl_options *options,
                       const char *text, const uint8_t *pin, ckks_error *err);
 
+/* ctl_check_output: CKKS_INVALID_ARGUMENT where a result cannot be written to `path` since it is a folder,
+ * before there is a result to lose. path may be NULL. */
+ckks_status ctl_check_output(const char *path, ckks_error *err);
+
 /* ---- profiles (profile.c) ---- */
 
-/* profile_load: name NULL or "" = the current one. A profile that does not exist is all empty. */
+/* profile_load: name NULL or "" = the one that CKKSCTL_PROFILE names, else the current one, which may not
+ * exist yet and is all empty then. CKKS_NOT_FOUND for any other that does not exist; *out has its name then.
+ */
 ckks_status profile_load(ctl_profile *out, const char *name, ckks_error *err);
 ckks_status profile_save(const ctl_profile *profile, bool make_current, ckks_error *err);
 ckks_status profile_delete(const char *name, ckks_error *err);

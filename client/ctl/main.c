@@ -3,6 +3,7 @@
 #include "client/ctl/ctl.h"
 
 #include "kernels/base/team_wait.h"
+#include "proto/frame.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,14 +52,46 @@ static void print_help(FILE *to) {
                 "\n`ckksctl COMMAND --help` explains each command with examples.\n");
 }
 
+static error_t parse_version(int key, char *argument, struct argp_state *state) {
+    (void)argument;
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = state->input;
+        return 0;
+    }
+    return ARGP_ERR_UNKNOWN;
+}
+
 int command_version(int argc, char **argv) {
-    (void)argv;
-    if (argc > 1) {
-        printf("{\"version\": \"%s\", \"wire_version\": 1, \"file_version\": 1}\n", CKKSD_VERSION);
+    ctl_options common = {0};
+    static const struct argp parser = {.doc = "Print the versions of the program, of the wire and of files.",
+                                       .parser = parse_version,
+                                       .children = ctl_common_children};
+    argp_parse(&parser, argc, argv, 0, NULL, &common);
+    if (common.json) {
+        printf("{\"version\": \"%s\", \"wire_version\": %u, \"file_version\": 1}\n", CKKSD_VERSION,
+               FRAME_WIRE_VERSION);
         return EXIT_GOOD;
     }
-    printf("ckksctl %s (wire version 1, file version 1)\n", CKKSD_VERSION);
+    printf("ckksctl %s (wire version %u, file version 1)\n", CKKSD_VERSION, FRAME_WIRE_VERSION);
     return EXIT_GOOD;
+}
+
+/* argp ends the program where a command line makes no sense; a script with --json gets its object all the
+ * same */
+static bool is_parsing;
+static void report_usage(int status, void *command) {
+    if (!is_parsing || status != EXIT_USAGE) return;
+    printf("{\"error\": {\"code\": \"CKKS_INVALID_ARGUMENT\", \"from_server\": false, \"field\": \"command "
+           "line\", "
+           "\"message\": \"wrong command line: standard error says what\", \"advice\": \"%s --help\", "
+           "\"exit\": %d}}\n",
+           (const char *)command, EXIT_USAGE);
+}
+
+static bool has_json(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--json")) return true;
+    return false;
 }
 
 int main(int argc, char **argv) {
@@ -75,12 +108,14 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "--version")) return command_version(1, argv);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
-        char name[64];
+        static char name[64]; /* argp and report_usage keep it */
         snprintf(name, sizeof name, "ckksctl %s", commands[i].name);
         argv[1] = name;
         ckks_error err = {0};
         if (client_init(&err) != CKKS_OK) return ctl_fail(NULL, &err);
+        is_parsing = has_json(argc, argv) && on_exit(report_usage, name) == 0;
         const int code = commands[i].run(argc - 1, argv + 1);
+        is_parsing = false;
         /* a result that could not be written is no result */
         if (fflush(stdout) != 0 || ferror(stdout)) {
             fprintf(stderr, "ckksctl: the output cannot be written\n");
@@ -88,6 +123,8 @@ int main(int argc, char **argv) {
         }
         return code;
     }
+    is_parsing = has_json(argc, argv);
+    report_usage(EXIT_USAGE, "ckksctl");
     fprintf(stderr, "ckksctl: there is no command \"%s\"; `ckksctl --help` lists them\n", argv[1]);
     return EXIT_USAGE;
 }

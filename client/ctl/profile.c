@@ -161,12 +161,13 @@ ckks_status profile_load(ctl_profile *out, const char *name, ckks_error *err) {
     ckks_status rc = file_load(&f, err);
     if (rc == CKKS_OK) {
         const char *environment = getenv("CKKSCTL_PROFILE");
-        const char *wanted = name && name[0] ? name : environment && environment[0] ? environment : f.current;
+        const bool is_named = (name && name[0]) || (environment && environment[0]);
+        const char *wanted = name && name[0] ? name : is_named ? environment : f.current;
         const ctl_profile *found = find(&f, wanted);
         *out = found ? *found : (ctl_profile){0};
         snprintf(out->name, sizeof out->name, "%.63s", wanted);
-        if (!found && name && name[0])
-            rc = ckks_error_set(err, CKKS_NOT_FOUND, "profile", "there is no profile \"%s\"", name);
+        if (!found && is_named)
+            rc = ckks_error_set(err, CKKS_NOT_FOUND, "profile", "there is no profile \"%.63s\"", wanted);
     }
     file_fini(&f);
     return rc;

@@ -126,6 +126,10 @@ def each_failure_has_its_exit_code(user, daemon):
         file.write("alice-1." + "0" * 64 + "\n")
     user.expect(4, "infer", MODEL, ROWS, "--token-file", user.path("bad.token"))
     user.expect(5, "status", "--server", "tcp://127.0.0.1:1")
+    user.expect(5, "status", "--server", "tcp://nobody.invalid:7000")
+    for address in ("somewhere", "gopher://somewhere:70"):
+        assert address in user.expect(2, "status", "--server", address).stderr
+        user.expect(2, "profile", "elsewhere", "--server", address)
     user.expect(5, "status", "--server", f"ipc://{user.folder}/nobody")
     user.expect(6, "infer", MODEL, ROWS, "--key", user.path("no-keys/"))
     user.expect(7, "infer", MODEL, ROWS, "--pin", "0" * 64)
@@ -138,6 +142,32 @@ def each_failure_has_its_exit_code(user, daemon):
         user.expect(7, "status", "--server", tls)  # an authority that the system does not know
         user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "--server", tls, "--ca", daemon.ca)
     user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "--server", daemon.addresses()["tcp"])
+
+
+def a_wrong_command_line_is_an_object_too(user):
+    for wrong in (["infer"], ["no-such-command"], ["version", "--nonsense"], ["bench", "ops", "--threads", "0"]):
+        error = user.json(*wrong, code=2)["error"]
+        assert error["exit"] == 2 and error["advice"].endswith("--help"), error
+    assert user.json("version")["version"] in user.expect(0, "version").stdout
+    assert user.expect(0, "infer", "--json", "--help").stdout.startswith("Usage:")
+
+
+def a_profile_that_does_not_exist_is_named(user):
+    for wrong in (["status", "--profile", "nosuch"], ["profile", "nosuch"], ["profile", "nosuch", "--use"], ["profile", "nosuch", "--delete"]):
+        error = user.json(*wrong, code=3)["error"]
+        assert error["field"] == "profile" and "nosuch" in error["message"], error
+    user.environment["CKKSCTL_PROFILE"] = "nosuch"
+    assert "nosuch" in user.expect(3, "status").stderr
+    del user.environment["CKKSCTL_PROFILE"]
+    assert "nosuch" not in user.expect(0, "profile").stdout
+
+
+def nothing_is_computed_for_an_output_that_cannot_be_written(user, package):
+    onnx, calibration = f"{harness.MODELS}/{MODEL}/{MODEL}.onnx", f"{harness.MODELS}/{MODEL}/calibration.csv"
+    for wrong in (["infer", MODEL, ROWS, "-o", user.folder], ["compile", onnx, "--calibration", calibration, "-o", user.folder],
+                  ["explain", package, "--html", user.folder]):
+        assert user.json(*wrong, code=3)["error"]["field"] == "output"
+    assert not os.path.exists(user.folder + ".part")
 
 
 def a_secret_key_that_others_may_read_is_refused(user):
@@ -181,7 +211,14 @@ def two_offline_machines_and_a_courier(user):
     user.expect(6, "decrypt", user.path("model.meta"), user.path("r-000001.result"))
 
 
-def no_secret_is_ever_printed(user):
+def no_secret_is_ever_printed(user, daemon):
+    with open(f"{daemon.folder}/alice.token", encoding="utf-8") as file:
+        token = file.read().strip().split(".")[1]
+    assert len(token) == 64
+    for command in ("profile", "doctor", "status", "models"):
+        for how in ([], ["--json"]):
+            done = user.run(command, *how)
+            assert token not in done.stdout + done.stderr, command
     secret = user.json("keygen", "--for", MODEL)[0]["secret_file"]
     with open(secret, "rb") as file:
         image = file.read()
@@ -247,10 +284,13 @@ def main():
     tests.run(shuffled_columns_score_the_same, user)
     tests.run(rows_that_cannot_be_right_are_refused, user)
     tests.run(each_failure_has_its_exit_code, user, daemon)
+    tests.run(a_wrong_command_line_is_an_object_too, user)
+    tests.run(a_profile_that_does_not_exist_is_named, user)
+    tests.run(nothing_is_computed_for_an_output_that_cannot_be_written, user, package)
     tests.run(a_secret_key_that_others_may_read_is_refused, user)
     tests.run(a_sealed_key_opens_with_its_passphrase_alone, user)
     tests.run(two_offline_machines_and_a_courier, user)
-    tests.run(no_secret_is_ever_printed, user)
+    tests.run(no_secret_is_ever_printed, user, daemon)
     tests.run(what_one_tenant_registered_is_unknown_to_another, user, daemon)
     tests.run(benchmarks_run_and_check_their_results, user, package)
     tests.run(load_on_the_daemon_gives_the_same_words_every_time, user)
