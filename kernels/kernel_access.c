@@ -219,6 +219,8 @@ static ckks_status describe_scalars(describer *d, const kernel_scalars_args *a) 
     if (a->out.component_count != a->a.component_count)
         INVALID("out", "component_count %u differs from the input's %u", a->out.component_count,
                 a->a.component_count);
+    if (a->every && a->out.component_count % a->every != 0)
+        INVALID("every", "%u components are no multiple of %u", a->out.component_count, a->every);
     for (uint32_t i = 0; i < basis_limb_count(a->out.basis); i++)
         if (a->scalar[i] >= d->params->prime[basis_prime(a->out.basis, i, d->params->q_count)])
             INVALID("scalar", "entry %u is not below its prime", i);

@@ -117,6 +117,7 @@ typedef struct kernel_scalars_args {
     const device_tables *tables;
     kernel_poly out, a;
     uint64_t scalar[CKKS_PRIMES_MAX]; /* canonical, one per limb */
+    uint32_t every; /* ADD: also components `every`, 2 `every`, ...: ciphertexts one after the other; 0: no */
 } kernel_scalars_args;
 
 typedef struct kernel_automorphism_args {

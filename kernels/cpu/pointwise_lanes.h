@@ -123,10 +123,14 @@ void ISA(cpu_add_scalars)(const void *arguments) {
 #pragma omp parallel for schedule(static) if (count * (size_t)BLOCK >= TEAM_WORDS_LIGHT)
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(args->tables, args->out.basis, i);
-        add_scalar_block(words_out(&args->out, 0, &p), words_in(&args->a, 0, &args->out, &p),
-                         args->scalar[p.limb], p.m);
-        for (uint32_t c = 1; c < args->out.component_count; c++)
-            copy_block(words_out(&args->out, c, &p), words_in(&args->a, c, &args->out, &p));
+        for (uint32_t c = 0; c < args->out.component_count; c++) {
+            uint64_t *out = words_out(&args->out, c, &p);
+            const uint64_t *a = words_in(&args->a, c, &args->out, &p);
+            if (scalar_is_for(args, c))
+                add_scalar_block(out, a, args->scalar[p.limb], p.m);
+            else
+                copy_block(out, a);
+        }
     }
 }
 

@@ -41,6 +41,11 @@ static inline const uint64_t *words_if_any(const kernel_poly *a, uint32_t compon
     return component < a->component_count ? words_in(a, component, out, p) : NULL;
 }
 
+/* does ADD_SCALARS add to this component? */
+static inline bool scalar_is_for(const kernel_scalars_args *args, uint32_t component) {
+    return component == 0 || (args->every != 0 && component % args->every == 0);
+}
+
 static inline void copy_block(uint64_t *out, const uint64_t *a) {
     if (out != a) memcpy(out, a, BLOCK * sizeof *out);
 }

@@ -108,11 +108,14 @@ void cpu_add_scalars_scalar(const void *arguments) {
     for (uint32_t i = 0; i < count; i++) {
         const piece p = piece_at(args->tables, args->out.basis, i);
         const uint64_t q = p.m->value, scalar = args->scalar[p.limb];
-        uint64_t *out = words_out(&args->out, 0, &p);
-        const uint64_t *a = words_in(&args->a, 0, &args->out, &p);
-        for (uint32_t k = 0; k < BLOCK; k++) out[k] = mod_add(a[k], scalar, q);
-        for (uint32_t c = 1; c < args->out.component_count; c++)
-            copy_block(words_out(&args->out, c, &p), words_in(&args->a, c, &args->out, &p));
+        for (uint32_t c = 0; c < args->out.component_count; c++) {
+            uint64_t *out = words_out(&args->out, c, &p);
+            const uint64_t *a = words_in(&args->a, c, &args->out, &p);
+            if (scalar_is_for(args, c))
+                for (uint32_t k = 0; k < BLOCK; k++) out[k] = mod_add(a[k], scalar, q);
+            else
+                copy_block(out, a);
+        }
     }
 }
 

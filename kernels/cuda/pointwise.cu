@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(threads) scalars(GpuTables t, kernel_id kernel
             typename P::Accumulator s = P::sum_zero();
             path.sum_add(s, x, w);
             x = path.sum_finish(s);
-        } else if (c == 0) {
+        } else if (c == 0 || (a.every != 0 && c % a.every == 0)) {
             x = gpu_add(x, w, t.prime[prime].q);
         }
         *word_at(t, a.out, c, limb, i) = x;

@@ -154,12 +154,12 @@ ckks_status evaluator_add_constant(evaluator *ev, ckks_value *out, const ckks_va
     ckks_value v = {0};
     memset(out, 0, sizeof *out);
     if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 0, err)) != CKKS_OK) return rc;
-    const uint32_t level = value_level(a), n = evaluator_n(ev);
+    const uint32_t level = value_level(a);
     rc = value_acquire(ev, &v, a->signature.component_count, a->signature.batch_count, level,
                        a->signature.scale, err);
-    for (uint32_t i = 0; i < a->signature.batch_count && rc == CKKS_OK; i++)
-        rc = launch_constant(ev, KERNEL_ADD_SCALARS, value_entry(&v, i, level, n),
-                             value_entry(a, i, level, n), constant, a->signature.scale, err);
+    if (rc == CKKS_OK)
+        rc = launch_constant(ev, KERNEL_ADD_SCALARS, value_all(&v, level), value_all(a, level), constant,
+                             a->signature.scale, a->signature.component_count, err);
     if (rc == CKKS_OK)
         *out = v;
     else
@@ -178,7 +178,7 @@ ckks_status evaluator_multiply_constant(evaluator *ev, ckks_value *out, const ck
                        a->signature.scale * constant_scale, err);
     if (rc == CKKS_OK)
         rc = launch_constant(ev, KERNEL_MULTIPLY_SCALARS, value_all(&v, level), value_all(a, level), constant,
-                             constant_scale, err);
+                             constant_scale, 0, err);
     if (rc == CKKS_OK)
         *out = v;
     else

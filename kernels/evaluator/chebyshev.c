@@ -74,7 +74,7 @@ static ckks_status add_scaled(step_run *run, chebyshev_term term) {
     if (rc == CKKS_OK)
         rc = launch_constant(run->ev, KERNEL_MULTIPLY_SCALARS, value_all(&summand, level),
                              value_all(&run->values[term.value], level), term.coefficient,
-                             term.constant_scale, run->err);
+                             term.constant_scale, 0, run->err);
     if (rc == CKKS_OK) rc = accumulate(run, &summand);
     evaluator_release(run->ev, &summand);
     return rc;

@@ -63,9 +63,9 @@ void scratch_release(evaluator *ev, uint64_t **words);
 ckks_status launch_unary(evaluator *ev, kernel_id kernel, kernel_poly out, kernel_poly a, ckks_error *err);
 ckks_status launch_binary(evaluator *ev, kernel_id kernel, kernel_poly out, kernel_poly a, kernel_poly b,
                           ckks_error *err);
-/* constant encoded at `scale` */
+/* constant encoded at `scale`; every: as in kernel_scalars_args */
 ckks_status launch_constant(evaluator *ev, kernel_id kernel, kernel_poly out, kernel_poly a, double constant,
-                            double scale, ckks_error *err);
+                            double scale, uint32_t every, ckks_error *err);
 /* every digit of component `component` of each batch entry of a, from `first` entries on: out is scratch that
  * the caller releases, [count][digit][limb][N] */
 ckks_status launch_mod_up(evaluator *ev, uint64_t **digits, const uint64_t *words, uint32_t batch_stride,

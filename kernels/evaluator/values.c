@@ -108,8 +108,8 @@ ckks_status launch_binary(evaluator *ev, kernel_id kernel, kernel_poly out, kern
 }
 
 ckks_status launch_constant(evaluator *ev, kernel_id kernel, kernel_poly out, kernel_poly a, double constant,
-                            double scale, ckks_error *err) {
-    kernel_scalars_args args = {.tables = ev->tables, .out = out, .a = a};
+                            double scale, uint32_t every, ckks_error *err) {
+    kernel_scalars_args args = {.tables = ev->tables, .out = out, .a = a, .every = every};
     const ckks_status rc = encoder_constant(args.scalar, evaluator_params(ev), constant, scale,
                                             out.basis.q_count - 1, false, err);
     return rc != CKKS_OK ? rc : device_launch(ev->stream, kernel, &args, err);

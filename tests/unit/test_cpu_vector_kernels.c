@@ -139,17 +139,18 @@ static void check_binary(kernel_id kernel, uint32_t a_components, uint32_t b_com
     free(a), free(b);
 }
 
-static void check_scalars(kernel_id kernel, uint32_t pattern) {
+static void check_scalars(kernel_id kernel, uint32_t components, uint32_t every, uint32_t pattern) {
     const kernel_basis basis = basis_qp(now.f.params->q_count - 1);
-    uint64_t *a = poly(basis, 2, pattern);
+    uint64_t *a = poly(basis, components, pattern);
     kernel_scalars_args args = {.tables = now.f.tables,
-                                .out = device_fixture_poly(NULL, 2, basis),
-                                .a = device_fixture_poly(a, 2, basis)};
+                                .out = device_fixture_poly(NULL, components, basis),
+                                .a = device_fixture_poly(a, components, basis),
+                                .every = every};
     for (uint32_t i = 0; i < basis_limb_count(basis); i++) {
         const uint64_t q = now.f.params->prime[i], edge[4] = {0, 1, q - 1, q >> 1};
         args.scalar[i] = pattern < 4 ? edge[pattern] : prng_below(&now.rng, q);
     }
-    compare(kernel, &args, &args.out.words, 2 * poly_bytes(basis));
+    compare(kernel, &args, &args.out.words, components * poly_bytes(basis));
     free(a);
 }
 
@@ -168,8 +169,9 @@ static void check_pointwise(uint32_t pattern) {
     check_binary(KERNEL_MULTIPLY_PLAIN, 2, 1, 2, pattern);
     check_binary(KERNEL_MULTIPLY, 2, 2, 3, pattern);
     check_binary(KERNEL_MULTIPLY, 4, 4, 6, pattern);
-    check_scalars(KERNEL_ADD_SCALARS, pattern);
-    check_scalars(KERNEL_MULTIPLY_SCALARS, pattern);
+    check_scalars(KERNEL_ADD_SCALARS, 2, 0, pattern);
+    check_scalars(KERNEL_ADD_SCALARS, 6, 2, pattern);
+    check_scalars(KERNEL_MULTIPLY_SCALARS, 2, 0, pattern);
 }
 
 static void check_automorphisms(void) {

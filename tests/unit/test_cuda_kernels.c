@@ -181,15 +181,18 @@ static void check_binary(kernel_id kernel, uint32_t a_components, uint32_t b_com
     twin_destroy(&a), twin_destroy(&b), twin_destroy(&out);
 }
 
-static void check_scalars(kernel_id kernel, uint32_t pattern) {
+static void check_scalars(kernel_id kernel, uint32_t components, uint32_t every, uint32_t pattern) {
     const kernel_basis basis = basis_q(params->q_count - 1);
-    twin a = random_polys(basis, 2, pattern), out = twin_create(NULL, 2 * poly_bytes(basis));
+    twin a = random_polys(basis, components, pattern),
+         out = twin_create(NULL, components * poly_bytes(basis));
     uint64_t scalar[CKKS_PRIMES_MAX] = {0};
     for (uint32_t i = 0; i < params->q_count; i++)
         scalar[i] = pattern ? params->prime[i] - 1 : prng_below(&rng, params->prime[i]);
     for (int s = 0; s < 2; s++) {
-        kernel_scalars_args args = {
-            .tables = sides[s].tables, .out = poly_of(&out, s, 2, basis), .a = poly_of(&a, s, 2, basis)};
+        kernel_scalars_args args = {.tables = sides[s].tables,
+                                    .out = poly_of(&out, s, components, basis),
+                                    .a = poly_of(&a, s, components, basis),
+                                    .every = every};
         memcpy(args.scalar, scalar, sizeof scalar);
         launch(s, kernel, &args);
     }
@@ -213,8 +216,9 @@ static void check_pointwise(uint32_t pattern) {
     check_binary(KERNEL_MULTIPLY, 2, 2, 3, pattern);
     check_binary(KERNEL_MULTIPLY, 6, 6, 9, pattern);
     check_binary(KERNEL_ADD, 6, 6, 6, pattern);
-    check_scalars(KERNEL_ADD_SCALARS, pattern);
-    check_scalars(KERNEL_MULTIPLY_SCALARS, pattern);
+    check_scalars(KERNEL_ADD_SCALARS, 2, 0, pattern);
+    check_scalars(KERNEL_ADD_SCALARS, 6, 2, pattern);
+    check_scalars(KERNEL_MULTIPLY_SCALARS, 2, 0, pattern);
     twin a = random_polys(q, 2, pattern), out = twin_create(NULL, 2 * poly_bytes(q));
     for (int s = 0; s < 2; s++) {
         kernel_automorphism_args args = {sides[s].tables, poly_of(&out, s, 2, q), poly_of(&a, s, 2, q), 125};

@@ -44,13 +44,13 @@ static kernel_poly poly_in(uint64_t *words) {
 }
 /* to = from + scalar */
 static ckks_status add(fixture *x, device_stream *stream, uint64_t *to, uint64_t *from, uint64_t scalar) {
-    const kernel_scalars_args args = {x->f.tables, poly_in(to), poly_in(from), {scalar}};
+    const kernel_scalars_args args = {x->f.tables, poly_in(to), poly_in(from), {scalar}, 0};
     return device_launch(stream, KERNEL_ADD_SCALARS, &args, NULL);
 }
 /* to = from * scalar */
 static ckks_status multiply(fixture *x, device_stream *stream, uint64_t *to, uint64_t *from,
                             uint64_t scalar) {
-    const kernel_scalars_args args = {x->f.tables, poly_in(to), poly_in(from), {scalar}};
+    const kernel_scalars_args args = {x->f.tables, poly_in(to), poly_in(from), {scalar}, 0};
     return device_launch(stream, KERNEL_MULTIPLY_SCALARS, &args, NULL);
 }
 static void order(fixture *x, device_stream *first, device_stream *then) {
@@ -121,7 +121,7 @@ static void arguments_are_copied_when_recorded(void **state) {
     fixture x;
     fixture_open(&x);
     device_graph *graph;
-    kernel_scalars_args args = {x.f.tables, poly_in(x.buffer[0]), poly_in(x.buffer[0]), {7}};
+    kernel_scalars_args args = {x.f.tables, poly_in(x.buffer[0]), poly_in(x.buffer[0]), {7}, 0};
     assert_ok(device_record_begin(x.f.stream, NULL));
     assert_ok(device_launch(x.f.stream, KERNEL_ADD_SCALARS, &args, NULL));
     assert_ok(device_record_end(x.f.stream, &graph, NULL));

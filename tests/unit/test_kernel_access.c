@@ -112,7 +112,7 @@ static arguments good(kernel_id kernel) {
         break;
     case KERNEL_ADD_SCALARS:
     case KERNEL_MULTIPLY_SCALARS:
-        a.scalars = (kernel_scalars_args){NULL, poly('O', 2, 3, 0), poly('A', 2, 3, 0), {1, 2, 3}};
+        a.scalars = (kernel_scalars_args){NULL, poly('O', 2, 3, 0), poly('A', 2, 3, 0), {1, 2, 3}, 0};
         break;
     case KERNEL_AUTOMORPHISM:
         a.automorphism = (kernel_automorphism_args){NULL, poly('O', 2, 3, 0), poly('A', 2, 3, 0), 5};

@@ -88,6 +88,11 @@ static uint64_t word(const device_fixture *f, const operand *o, uint32_t c, kern
     return 0;
 }
 
+/* six components are three ciphertexts, one after the other */
+static uint32_t every_of(const operand *a) {
+    return a->poly.component_count == 6 ? 2 : 0;
+}
+
 /* the definition of one output word */
 static uint64_t expected_word(const device_fixture *f, kernel_id kernel, const operand *a, const operand *b,
                               const uint64_t *scalar, uint32_t c, kernel_basis out, uint32_t limb,
@@ -109,7 +114,7 @@ static uint64_t expected_word(const device_fixture *f, kernel_id kernel, const o
     case KERNEL_MULTIPLY_PLAIN:
         return nmod_mul(x, word(f, b, 0, out, limb, k), m);
     case KERNEL_ADD_SCALARS:
-        return c == 0 ? nmod_add(x, scalar[limb], m) : x;
+        return c == 0 || (every_of(a) && c % every_of(a) == 0) ? nmod_add(x, scalar[limb], m) : x;
     case KERNEL_MULTIPLY_SCALARS:
         return nmod_mul(x, scalar[limb], m);
     case KERNEL_MULTIPLY:
@@ -161,7 +166,7 @@ static void launch(device_fixture *f, kernel_id kernel, const operand *out, cons
                    const operand *b, const uint64_t *scalar) {
     const kernel_unary_args unary = {f->tables, out->poly, a->poly};
     const kernel_binary_args binary = {f->tables, out->poly, a->poly, b->poly};
-    kernel_scalars_args scalars = {f->tables, out->poly, a->poly, {0}};
+    kernel_scalars_args scalars = {f->tables, out->poly, a->poly, {0}, every_of(a)};
     memcpy(scalars.scalar, scalar, sizeof scalars.scalar);
     device_fixture_launch(f, kernel,
                           is_unary(kernel)     ? (const void *)&unary
@@ -188,8 +193,8 @@ static uint32_t shapes_of(kernel_id kernel, shape s[4]) {
         s[0] = (shape){2, 2, 3}, s[1] = (shape){6, 6, 9};
         return 2;
     default:
-        s[0] = (shape){1, 1, 1}, s[1] = (shape){3, 1, 3};
-        return 2;
+        s[0] = (shape){1, 1, 1}, s[1] = (shape){3, 1, 3}, s[2] = (shape){6, 1, 6};
+        return 3;
     }
 }
 
