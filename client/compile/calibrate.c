@@ -221,7 +221,7 @@ uint32_t graph_levels(uint32_t *levels, const ir_graph *g) {
     for (uint32_t i = g->count; i-- > 0;) {
         const ir_node *n = &g->nodes[i];
         if (!n->use_count || n->kind == IR_INPUT) continue;
-        const uint32_t before = levels[i] + ir_node_depth(n);
+        const uint32_t before = levels[i] + ir_node_depth(g, i);
         for (uint32_t t = 0; t < n->term_count; t++) raise(levels, n->terms[t].from, before);
         if (n->kind != IR_LINEAR) raise(levels, n->a, before);
         if (n->kind == IR_PRODUCT) raise(levels, n->b, before);

@@ -20,6 +20,8 @@
 #define DEFAULT_RANGE_MARGIN 0.25
 #define DEFAULT_CHECK_ROWS   8u
 #define DEFAULT_CHECK_NS     UINT64_C(3000000000)
+/* with more scores, no rescale is tried */
+#define UNSCALED_SCORES_MIN 2048u
 /* elements and scores beyond this size are scaled by powers of two */
 #define INPUT_SIZE_MAX 16.0
 #define SCORE_SIZE_MAX 64.0
@@ -354,7 +356,7 @@ static ckks_status refuse_depth(const compilation *c, uint32_t depth, ckks_error
     for (uint32_t i = 0; i < c->graph.count; i++) {
         const ir_node *n = &c->graph.nodes[i];
         if (!n->use_count || n->kind == IR_INPUT) continue;
-        const uint32_t levels = ir_node_depth(n);
+        const uint32_t levels = ir_node_depth(&c->graph, i);
         if (n->kind == IR_POLYNOMIAL) polynomials += levels;
         if (n->kind != IR_POLYNOMIAL) others++;
         if (levels >= worst_depth) worst_depth = levels, worst = n;
@@ -397,7 +399,8 @@ static ckks_status rank_parameters(parameter_rank ranks[PARAMETER_ROWS_MAX], uin
     return CKKS_OK;
 }
 
-ckks_status compile_latency(compilation *c, ckks_error *err) {
+/* the cheapest set of parameters that keeps the promise */
+static ckks_status search_parameters(compilation *c, ckks_error *err) {
     uint32_t *levels = arena_take(&c->memory, c->graph.count, sizeof *levels);
     parameter_rank ranks[PARAMETER_ROWS_MAX];
     uint32_t count;
@@ -409,7 +412,7 @@ ckks_status compile_latency(compilation *c, ckks_error *err) {
                                  .log_n = c->options.log_n,
                                  .allow_insecure = c->options.allow_insecure};
     ckks_status rc = rank_parameters(ranks, &count, c, &wish, &last);
-    if (rc == CKKS_NOT_FOUND && !wish.log_n) return refuse_depth(c, wish.depth, err);
+    if (rc == CKKS_NOT_FOUND && !wish.log_n && wish.depth) return refuse_depth(c, wish.depth, err);
     for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
         uint32_t row = ranks[i].row;
         ckks_error local = {0};
@@ -422,6 +425,29 @@ ckks_status compile_latency(compilation *c, ckks_error *err) {
     }
     if (!last.code) return ckks_error_set(err, CKKS_TOO_LARGE, "slots", "a layer needs too many ciphertexts");
     return ckks_error_set(err, last.code, last.field, "%s", last.message);
+}
+
+/* a matrix that gives more scores than the smallest ring has slots: its weights are what costs, and without a
+ * rescale they take a third less */
+static bool may_end_unscaled(const compilation *c) {
+    const ir_node *n = &c->graph.nodes[c->graph.output];
+    if (n->kind != IR_LINEAR || n->count <= UNSCALED_SCORES_MIN) return false;
+    for (uint32_t t = 0; t < n->term_count; t++)
+        if (c->graph.nodes[n->terms[t].from].kind != IR_INPUT) return false;
+    return true;
+}
+
+ckks_status compile_latency(compilation *c, ckks_error *err) {
+    ckks_error local = {0};
+    ckks_status rc = CKKS_PRECISION;
+    c->graph.ends_unscaled = may_end_unscaled(c);
+    if (c->graph.ends_unscaled) rc = search_parameters(c, &local);
+    if (rc == CKKS_OK) return CKKS_OK;
+    const bool is_other_way = !c->graph.ends_unscaled || rc == CKKS_PRECISION || rc == CKKS_TOO_LARGE ||
+                              rc == CKKS_NOT_FOUND || rc == CKKS_INSECURE_PARAMETERS;
+    c->graph.ends_unscaled = false;
+    return is_other_way ? search_parameters(c, err)
+                        : ckks_error_set(err, rc, local.field, "%s", local.message);
 }
 
 /* the chain as it is: every level of one size, so that scales stay where they are */

@@ -11,12 +11,6 @@
 /* protobuf-c's messages have no const pointers; nothing writes through them */
 #define UNCONST(type, pointer) ((type *)(uintptr_t)(pointer))
 
-static void widen(double *low, double *high, double slack) {
-    /* a column that never varies still has a size */
-    const double span = *high > *low ? *high - *low : fmax(fabs(*high), 1.0);
-    *low -= slack * span, *high += slack * span;
-}
-
 /* the range of a column of numbers; false: it is missing in every row */
 static bool column_range(double *low, double *high, const compile_calibration *raw, uint32_t column) {
     *low = INFINITY, *high = -INFINITY;
@@ -41,7 +35,7 @@ static void describe_column(Ckksd__V1__Column *out, const model_column *column, 
         out->categories = UNCONST(char *, column->categories);
         out->has_unknown_is_refused = 1, out->unknown_is_refused = column->refuses_unknown;
     } else if (column_range(&low, &high, raw, number)) {
-        widen(&low, &high, slack);
+        ir_widen(&low, &high, slack);
         out->has_minimum = 1, out->minimum = low;
         out->has_maximum = 1, out->maximum = high;
     }
@@ -175,12 +169,10 @@ static ckks_status describe_postprocess(Ckksd__V1__ModelDescription *d, const cl
 ckks_status describe_model(Ckksd__V1__ModelDescription *out, const describe_input *in, arena *memory,
                            ckks_error *err) {
     const ir_node *input = &in->graph->nodes[0], *scores = &in->graph->nodes[in->graph->output];
-    double low = input->minimum, high = input->maximum;
-    double score_low = scores->minimum, score_high = scores->maximum, slack = RANGE_SLACK_LINEAR;
+    double low, high, score_low = scores->minimum, score_high = scores->maximum;
+    const double slack = ir_range_slack(in->graph);
     ckks_status rc;
     ckksd__v1__model_description__init(out);
-    for (uint32_t i = 1; i < in->graph->count; i++)
-        if (in->graph->nodes[i].use_count && in->graph->nodes[i].kind != IR_LINEAR) slack = RANGE_SLACK;
     out->name = UNCONST(char, in->name);
     if ((rc = describe_columns(out, in, slack, memory, err)) != CKKS_OK) return rc;
     if (in->model->input_count == 1 &&
@@ -189,8 +181,8 @@ ckks_status describe_model(Ckksd__V1__ModelDescription *out, const describe_inpu
     if ((rc = describe_preprocess(out, in, input->count, memory, err)) != CKKS_OK) return rc;
     if ((rc = describe_layouts(out, in, memory, err)) != CKKS_OK) return rc;
     if ((rc = describe_postprocess(out, in->steps, in->score_scale, memory, err)) != CKKS_OK) return rc;
-    widen(&low, &high, slack);
-    widen(&score_low, &score_high, SCORE_SLACK);
+    ir_input_range(&low, &high, in->graph);
+    ir_widen(&score_low, &score_high, SCORE_SLACK);
     out->has_promised_error = 1, out->promised_error = in->promised_error;
     out->has_minimum = 1, out->minimum = low;
     out->has_maximum = 1, out->maximum = high;

@@ -7,12 +7,9 @@
 
 #include "package.pb-c.h"
 
-/* Raw columns and elements may go this much (as a share of the range seen) beyond what the calibration rows
- * show: less where polynomials hold on an interval or products grow, more where everything is linear. Scores
- * may go SCORE_SLACK ranges beyond. */
-#define RANGE_SLACK        0.5
-#define RANGE_SLACK_LINEAR 2.0
-#define SCORE_SLACK        2.0
+/* Raw columns and elements may go beyond what the calibration rows show, as ir_range_slack says. Scores may
+ * go this many ranges beyond. */
+#define SCORE_SLACK 2.0
 
 typedef struct describe_input {
     const char *name;

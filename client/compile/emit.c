@@ -32,6 +32,8 @@ typedef struct emission {
     emitted_value *values;
     layout_rotations rotations;
     double shared_cost; /* of a hoisted rotation that several output blocks share */
+    double end_scale;   /* of scores that are not rescaled */
+    bool is_one_batch;  /* the output's blocks are the entries of one value */
     emitted_program *out;
 } emission;
 
@@ -78,6 +80,35 @@ static double wanted_scale(const emission *e, uint32_t node) {
         if (is_square) is_squared = true, level = e->levels[i] + 1;
     }
     return is_squared ? sqrt(e->nominal * (double)e->params->prime[level]) : e->nominal;
+}
+
+/*
+ * Scores that are not rescaled fill what q0 has: for inputs anywhere in the declared range nothing may wrap
+ * around. What there is is divided between the input's scale S and the weights' W so that the errors of
+ * encryption (and rotation), A / S^2, and of rounded weights, B / W^2, come to the least sum.
+ */
+static ckks_status choose_end_scale(emission *e, ckks_error *err) {
+    const ir_node *n = &e->graph->nodes[e->graph->output], *x = &e->graph->nodes[0];
+    const double fresh = noise_fresh(e->params, 1) + noise_key_switch(e->params, 0, 1);
+    double worst = 0, norm = 0, squares = 0, low, high;
+    ir_input_range(&low, &high, e->graph);
+    const double widest = fmax(fabs(low), fabs(high));
+    for (uint32_t i = 0; i < n->count; i++) {
+        double sum = fabs(n->bias[i]), square = 0;
+        for (uint32_t t = 0; t < n->term_count; t++) {
+            const sparse *m = n->terms[t].matrix;
+            for (uint32_t k = m->row_start[i]; k < m->row_start[i + 1]; k++)
+                sum += fabs(m->value[k]) * widest, square += m->value[k] * m->value[k];
+        }
+        worst = fmax(worst, sum), norm = fmax(norm, square);
+    }
+    for (uint32_t i = 0; i < x->count; i++) squares += x->peak[i] * x->peak[i];
+    if (!(worst > 0) || !(squares > 0))
+        return ckks_error_set(err, CKKS_PRECISION, n->source, "its values are all zero");
+    e->end_scale = exp2(floor(log2((double)e->params->prime[0] / 2 / worst)));
+    const double rounded = squares * params_slot_count_max(e->params) / 12;
+    e->nominal = exp2(round(log2(e->end_scale * sqrt(fresh * norm / rounded)) / 2));
+    return CKKS_OK;
 }
 
 /* ---- operations ---- */
@@ -128,11 +159,13 @@ static uint32_t nonzero_count(const int32_t *steps, uint32_t count) {
     return nonzero;
 }
 
-/* one pair of blocks by diagonals: value `x` at `level` -> a value one level below, at result's scale */
+/* one pair of blocks by diagonals: value `x` -> a value at result's level, one below or the same, and scale
+ */
 static ckks_status emit_transform(uint32_t *out, emission *e, uint32_t x, const layout_matrix *m,
                                   double scale, const plan_value *result, emitted_layer *row,
                                   const char *source, ckks_error *err) {
     layout_split split;
+    const uint32_t level = builder_get(&e->builder, x)->level;
     ckks_status rc = layout_choose_split(&split, m, &e->rotations, e->memory, err);
     if (rc != CKKS_OK) return rc;
     plan_transform_term *terms = arena_take(e->memory, m->count, sizeof *terms);
@@ -145,14 +178,15 @@ static ckks_status emit_transform(uint32_t *out, emission *e, uint32_t x, const 
                               .terms = terms};
     for (uint32_t d = 0; d < m->count; d++) {
         terms[d] = (plan_transform_term){.baby = split.term_baby[d], .giant = split.term_giant[d]};
-        rc = add_diagonal(&terms[d].plain, e, m, &m->diagonals[d], split.term_shift[d], result->level + 1,
-                          true, scale, err);
+        rc = add_diagonal(&terms[d].plain, e, m, &m->diagonals[d], split.term_shift[d], level, true, scale,
+                          err);
         if (rc != CKKS_OK) return rc;
     }
     row->diagonals += m->count;
     row->babies += nonzero_count(split.babies, split.baby_count);
     row->giants += nonzero_count(split.giants, split.giant_count);
-    plan_operation op = {.kind = PLAN_LINEAR_TRANSFORM, .a = x, .with_rescale = true, .source = source};
+    plan_operation op = {
+        .kind = PLAN_LINEAR_TRANSFORM, .a = x, .with_rescale = level > result->level, .source = source};
     if ((rc = builder_transform(&op.transform, &e->builder, &t, err)) != CKKS_OK) return rc;
     return builder_operation(out, &e->builder, &op, result, err);
 }
@@ -167,7 +201,11 @@ static ckks_status emit_elementwise(uint32_t *out, emission *e, uint32_t x, cons
     uint32_t value;
     ckks_status rc = add_diagonal(&op.plain, e, m, &m->diagonals[0], 0, product.level, false, scale, err);
     if (rc == CKKS_OK) rc = builder_operation(&value, &e->builder, &op, &product, err);
-    if (rc != CKKS_OK) return rc;
+    if (rc != CKKS_OK || product.level == result->level) {
+        *out = value;
+        row->diagonals++;
+        return rc;
+    }
     const plan_operation rescale = {.kind = PLAN_RESCALE, .a = value, .source = source};
     row->diagonals++;
     return builder_operation(out, &e->builder, &rescale, result, err);
@@ -199,6 +237,7 @@ static ckks_status emit_fold(uint32_t *value, emission *e, uint32_t from, uint32
 /* One output block of a linear layer while it grows. */
 typedef struct block_sum {
     uint32_t number, block; /* node, block */
+    uint32_t from_level;    /* of what it reads */
     const double *scales;   /* [term]: of the plaintexts */
     plan_value result;
     emitted_layer *row;
@@ -226,40 +265,70 @@ static uint32_t shared_index(const emission *e, const block_sum *b, uint32_t ter
     return at * e->maps[b->number].block_count + b->block;
 }
 
-/* one set of hoisted rotations for all `count` matrices; values[k] is the result of matrix k */
-static ckks_status emit_together(uint32_t *values, emission *e, uint32_t x,
-                                 const layout_matrix *const *matrices, uint32_t count, const block_sum *b,
-                                 double scale, ckks_error *err) {
-    const uint32_t capacity = e->rotations.capacity;
-    uint32_t *place = arena_take(e->memory, capacity, sizeof *place), terms = 0; /* of a step, plus one */
-    plan_transform t = {.giant_count = count};
-    for (uint32_t k = 0; k < count; k++) t.term_count += matrices[k]->count;
-    plan_transform_term *term = arena_take(e->memory, t.term_count, sizeof *term);
-    int32_t *babies = arena_take(e->memory, t.term_count, sizeof *babies);
-    t.terms = term, t.baby_steps = babies;
-    t.giant_steps = arena_take(e->memory, count, sizeof *t.giant_steps);
-    if (!place || !term || !babies || !t.giant_steps) return NO_MEMORY(err);
+/* the diagonals of a shared set of rotations, and which they are */
+static ckks_status list_together(plan_transform *t, emission *e, const layout_matrix *const *matrices,
+                                 uint32_t count, const block_sum *b, double scale, ckks_error *err) {
+    uint32_t *place = arena_take(e->memory, e->rotations.capacity, sizeof *place); /* of a step, plus one */
+    uint32_t terms = 0;
+    *t = (plan_transform){.giant_count = count};
+    for (uint32_t k = 0; k < count; k++) t->term_count += matrices[k]->count;
+    plan_transform_term *term = arena_take(e->memory, t->term_count, sizeof *term);
+    int32_t *babies = arena_take(e->memory, t->term_count, sizeof *babies);
+    t->terms = term, t->baby_steps = babies;
+    t->giant_steps = arena_take(e->memory, count, sizeof *t->giant_steps);
+    if (!place || !term || !babies || !t->giant_steps) return NO_MEMORY(err);
     for (uint32_t k = 0; k < count; k++)
         for (uint32_t d = 0; d < matrices[k]->count; d++, terms++) {
             const layout_diagonal *diagonal = &matrices[k]->diagonals[d];
             if (!place[diagonal->step]) {
-                babies[t.baby_count] = (int32_t)diagonal->step;
-                place[diagonal->step] = ++t.baby_count;
+                babies[t->baby_count] = (int32_t)diagonal->step;
+                place[diagonal->step] = ++t->baby_count;
                 layout_mark(&e->rotations, diagonal->step);
             }
             term[terms] = (plan_transform_term){.giant = k, .baby = place[diagonal->step] - 1};
-            const ckks_status rc = add_diagonal(&term[terms].plain, e, matrices[k], diagonal, 0,
-                                                b->result.level + 1, true, scale, err);
+            /* as they are, and in memory that stays */
+            const plan_plain plain = {.slots = diagonal->slots,
+                                      .slot_count = matrices[k]->slot_count,
+                                      .level = b->from_level,
+                                      .with_p = true,
+                                      .scale = scale};
+            const ckks_status rc = builder_plain(&term[terms].plain, &e->builder, &plain, err);
             if (rc != CKKS_OK) return rc;
         }
     b->row->diagonals += terms;
-    b->row->babies += nonzero_count(babies, t.baby_count);
+    b->row->babies += nonzero_count(babies, t->baby_count);
+    return CKKS_OK;
+}
+
+/* one set of hoisted rotations for all `count` matrices; values[k] is the result of matrix k, or, as one
+ * batch, values[0] all of them */
+static ckks_status emit_together(uint32_t *values, emission *e, uint32_t x,
+                                 const layout_matrix *const *matrices, uint32_t count, const block_sum *b,
+                                 double scale, bool is_one_batch, ckks_error *err) {
+    plan_transform t;
     plan_operation op = {.kind = PLAN_LINEAR_TRANSFORM,
                          .a = x,
-                         .with_rescale = true,
+                         .with_rescale = b->from_level > b->result.level,
                          .source = e->graph->nodes[b->number].source};
-    const ckks_status rc = builder_transform(&op.transform, &e->builder, &t, err);
-    return rc == CKKS_OK ? builder_operations(values, count, &e->builder, &op, &b->result, err) : rc;
+    plan_value result = b->result;
+    ckks_status rc = list_together(&t, e, matrices, count, b, scale, err);
+    if (rc == CKKS_OK) rc = builder_transform(&op.transform, &e->builder, &t, err);
+    if (rc != CKKS_OK) return rc;
+    if (is_one_batch) result.batch_count = count;
+    return builder_operations(values, is_one_batch ? 1 : count, &e->builder, &op, &result, err);
+}
+
+/* scores that one ciphertext gives alone, with nothing to fold or to add, may be one value of many entries:
+ * one launch closes them all */
+static bool may_be_one_batch(const emission *e, const block_sum *b, uint32_t count) {
+    const ir_node *n = &e->graph->nodes[b->number];
+    if (b->number != e->graph->output || n->term_count != 1 || count != e->maps[b->number].block_count)
+        return false;
+    const slot_map *x = &e->maps[n->terms[0].from];
+    if (x->block_count != 1 || x->period > e->maps[b->number].period) return false;
+    for (uint32_t i = 0; i < n->count; i++)
+        if (n->bias[i] != 0) return false;
+    return true;
 }
 
 /* the parts of all output blocks that come from one block of a term's input, if that is cheaper together */
@@ -267,7 +336,7 @@ static ckks_status share_block(emission *e, block_sum *b, uint32_t term, uint32_
     arena scratch = {0};
     const ir_node *n = &e->graph->nodes[b->number];
     const uint32_t from = n->terms[term].from, blocks = e->maps[b->number].block_count;
-    uint32_t count = 0, x;
+    uint32_t count = 0, x = 0;
     bool is_cheaper = false;
     layout_matrix *made = arena_take(&scratch, blocks, sizeof *made);
     const layout_matrix **matrices = arena_take(&scratch, blocks, sizeof(void *));
@@ -276,19 +345,23 @@ static ckks_status share_block(emission *e, block_sum *b, uint32_t term, uint32_
     ckks_status rc = made && matrices && block && values ? CKKS_OK : NO_MEMORY(err);
     for (uint32_t k = 0; k < blocks && rc == CKKS_OK; k++) {
         rc = layout_create(&made[k], n->terms[term].matrix, &e->maps[b->number], k, &e->maps[from], x_block,
-                           &scratch, err);
+                           e->memory, err);
         if (rc == CKKS_OK && made[k].count && !is_elementwise(&made[k]))
             matrices[count] = &made[k], block[count++] = k;
     }
     if (rc == CKKS_OK && count > 1)
         rc = layout_is_cheaper_together(&is_cheaper, matrices, count, e->shared_cost, &e->rotations, err);
-    if (rc == CKKS_OK && is_cheaper) rc = value_at_level(&x, e, from, x_block, b->result.level + 1, err);
-    if (rc == CKKS_OK && is_cheaper)
-        rc = emit_together(values, e, x, matrices, count, b, b->scales[term], err);
-    for (uint32_t k = 0; k < count && rc == CKKS_OK && is_cheaper; k++) {
+    if (rc != CKKS_OK || !is_cheaper) goto out;
+    e->is_one_batch = may_be_one_batch(e, b, count);
+    rc = value_at_level(&x, e, from, x_block, b->from_level, err);
+    if (rc == CKKS_OK)
+        rc = emit_together(values, e, x, matrices, count, b, b->scales[term], e->is_one_batch, err);
+    if (e->is_one_batch) e->values[b->number].values[0] = values[0];
+    for (uint32_t k = 0; k < count && rc == CKKS_OK && !e->is_one_batch; k++) {
         b->block = block[k];
         b->shared[shared_index(e, b, term, x_block)] = values[k];
     }
+out:
     arena_fini(&scratch);
     return rc;
 }
@@ -326,7 +399,7 @@ static ckks_status emit_part(uint32_t *sum, emission *e, const block_sum *b, uin
         goto out;
     }
     if (!m.count) m.count = 1, m.diagonals = &zero;
-    if ((rc = value_at_level(&x, e, from, x_block, b->result.level + 1, err)) != CKKS_OK) goto out;
+    if ((rc = value_at_level(&x, e, from, x_block, b->from_level, err)) != CKKS_OK) goto out;
     const double scale = b->scales[term];
     rc = is_elementwise(&m) ? emit_elementwise(&part, e, x, &m, scale, &b->result, b->row, n->source, err)
                             : emit_transform(&part, e, x, &m, scale, &b->result, b->row, n->source, err);
@@ -352,14 +425,17 @@ static ckks_status emit_period(emission *e, block_sum *b, uint32_t period, bool 
     return rc == CKKS_OK ? add_part(&b->value, e, sum, b, err) : rc;
 }
 
-static void add_noise(emission *e, uint32_t number, const double *scales, const plan_value *result) {
+static void add_noise(emission *e, const block_sum *b) {
+    const uint32_t number = b->number;
+    const double *scales = b->scales;
+    const plan_value *result = &b->result;
     const ir_node *n = &e->graph->nodes[number];
     const slot_map *y = &e->maps[number];
     for (uint32_t t = 0; t < n->term_count; t++) {
         const uint32_t from = n->terms[t].from;
         const slot_map *x = &e->maps[from];
         const bool is_folded = x->period > y->period;
-        const noise_dense noise = {.level = result->level + 1,
+        const noise_dense noise = {.level = b->from_level,
                                    .scale = builder_get(&e->builder, e->values[from].values[0])->scale,
                                    .plain_scale = scales[t],
                                    .slot_count = is_folded ? x->period : y->period,
@@ -426,15 +502,18 @@ static ckks_status emit_linear(emission *e, uint32_t number, emitted_layer *row,
     double *scales = arena_take(e->memory, n->term_count, sizeof *scales);
     block_sum b = {.number = number, .scales = scales, .row = row};
     b.result = (plan_value){.level = e->levels[number], .component_count = 2, .batch_count = 1};
-    const double q = (double)e->params->prime[b.result.level + 1];
+    const bool is_unscaled = e->graph->ends_unscaled && number == e->graph->output;
+    b.from_level = b.result.level + (is_unscaled ? 0 : 1);
+    const double q = is_unscaled ? 1 : (double)e->params->prime[b.from_level];
+    const double wanted = is_unscaled ? e->end_scale : wanted_scale(e, number);
     if (!scales) return NO_MEMORY(err);
-    ckks_status rc = meet_scales(&b.result.scale, scales, e, n, q, wanted_scale(e, number), err);
+    ckks_status rc = meet_scales(&b.result.scale, scales, e, n, q, wanted, err);
     if (rc == CKKS_OK) rc = share_blocks(e, &b, err);
-    for (uint32_t k = 0; k < e->maps[number].block_count && rc == CKKS_OK; k++) {
+    for (uint32_t k = 0; k < e->maps[number].block_count && rc == CKKS_OK && !e->is_one_batch; k++) {
         b.block = k, b.value = UINT32_MAX;
         rc = emit_block(&e->values[number].values[k], e, &b, err);
     }
-    if (rc == CKKS_OK) add_noise(e, number, scales, &b.result);
+    if (rc == CKKS_OK) add_noise(e, &b);
     row->kind = "dense";
     row->elements_in = n->term_count ? e->graph->nodes[n->terms[0].from].count : 0;
     return rc;
@@ -529,7 +608,7 @@ static ckks_status emit_node(emission *e, uint32_t number, ckks_error *err) {
                            .level_out = e->levels[number],
                            .blocks = e->maps[number].block_count,
                            .period = e->maps[number].period};
-    row->level_in = row->level_out + ir_node_depth(n);
+    row->level_in = row->level_out + ir_node_depth(e->graph, number);
     rc = n->kind == IR_LINEAR    ? emit_linear(e, number, row, err)
          : n->kind == IR_PRODUCT ? emit_product(e, number, row, err)
                                  : emit_polynomial(e, number, row, err);
@@ -575,6 +654,7 @@ ckks_status program_emit(emitted_program *out, const ir_graph *g, const paramete
     e.rotations.is_used = arena_take(memory, e.rotations.capacity, 1);
     if (!e.levels || !e.maps || !e.values || !out->layers || !e.rotations.is_used) return NO_MEMORY(err);
     graph_levels(e.levels, g);
+    if (g->ends_unscaled && (rc = choose_end_scale(&e, err)) != CKKS_OK) return rc;
     rc = layout_search(e.maps, &cost, g, e.levels, e.rotations.capacity, &e.rotations, memory, err);
     if (rc != CKKS_OK) return rc;
     for (uint32_t i = 0; i < g->count; i++)
@@ -583,7 +663,7 @@ ckks_status program_emit(emitted_program *out, const ir_graph *g, const paramete
     out->output_map = e.maps[g->output];
     plan_builder_finish(&out->plan, &e.builder, out->input_map.block_count);
     out->plains = e.builder.plains.items;
-    out->plan.output_count = out->output_map.block_count;
+    out->plan.output_count = e.is_one_batch ? 1 : out->output_map.block_count;
     out->plan.outputs = e.values[g->output].values;
     out->noise = largest_deviation(&e, g->output);
     return CKKS_OK;

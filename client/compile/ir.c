@@ -38,8 +38,26 @@ ckks_status ir_linear(uint32_t *out, ir_graph *g, uint32_t from, const sparse *m
     return ir_append(out, g, &node, err);
 }
 
-uint32_t ir_node_depth(const ir_node *node) {
+uint32_t ir_node_depth(const ir_graph *g, uint32_t number) {
+    const ir_node *node = &g->nodes[number];
+    if (g->ends_unscaled && number == g->output) return 0;
     return node->kind == IR_POLYNOMIAL ? chebyshev_depth(node->degree) : node->kind != IR_INPUT;
+}
+
+double ir_range_slack(const ir_graph *g) {
+    for (uint32_t i = 1; i < g->count; i++)
+        if (g->nodes[i].use_count && g->nodes[i].kind != IR_LINEAR) return IR_RANGE_SLACK;
+    return g->ends_unscaled ? IR_RANGE_SLACK : IR_RANGE_SLACK_LINEAR;
+}
+
+void ir_widen(double *low, double *high, double slack) {
+    const double span = *high > *low ? *high - *low : fmax(fabs(*high), 1.0);
+    *low -= slack * span, *high += slack * span;
+}
+
+void ir_input_range(double *low, double *high, const ir_graph *g) {
+    *low = g->nodes[0].minimum, *high = g->nodes[0].maximum;
+    ir_widen(low, high, ir_range_slack(g));
 }
 
 void ir_count_uses(ir_graph *g) {

@@ -80,7 +80,8 @@ typedef struct ir_graph {
     arena *memory;
     ir_node *nodes;
     uint32_t count, capacity;
-    uint32_t output; /* node */
+    uint32_t output;    /* node */
+    bool ends_unscaled; /* the output, a linear layer of the input, is not rescaled: it takes no level */
 } ir_graph;
 
 void ir_init(ir_graph *g, arena *memory);
@@ -93,8 +94,17 @@ static inline void ir_copy_shape(ir_node *to, const ir_node *from) {
     to->rank = from->rank;
     for (uint32_t i = 0; i < from->rank; i++) to->dims[i] = from->dims[i];
 }
-/* ir_node_depth: levels that the node itself takes; 0 for the input. */
-uint32_t ir_node_depth(const ir_node *node);
+/* ir_node_depth: levels that node `number` itself takes; 0 for the input. */
+uint32_t ir_node_depth(const ir_graph *g, uint32_t number);
+/* What an element of the input may be: the observed range, widened. Clients refuse what is outside. A graph
+ * of linear layers holds anywhere but for the size of its scores, polynomials hold over a range of their own.
+ */
+#define IR_RANGE_SLACK        0.5
+#define IR_RANGE_SLACK_LINEAR 2.0
+double ir_range_slack(const ir_graph *g); /* on each side, as a share of the range */
+void ir_input_range(double *low, double *high, const ir_graph *g);
+/* ir_widen: by that share; a range that is one number still has a size */
+void ir_widen(double *low, double *high, double slack);
 /* ir_count_uses marks what the output needs. */
 void ir_count_uses(ir_graph *g);
 

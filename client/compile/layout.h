@@ -88,10 +88,10 @@ ckks_status layout_choose_split(layout_split *out, const layout_matrix *m, layou
 
 /* layout_is_cheaper_together: should the matrices, which all read the same ciphertext, share one set of
  * hoisted rotations (one for each step that occurs, no giant steps) rather than be split each for itself?
- * hoisted_cost is what such a rotation costs: on a CPU several times the usual, since the set does not fit
- * its caches. */
-#define LAYOUT_SHARED_COST_CPU 4.0
-#define LAYOUT_SHARED_COST_GPU 0.5 /* fewer, larger kernels */
+ * hoisted_cost is what such a rotation costs: less than one of a set of its own, since there are fewer and
+ * larger kernels, and each block of slots is read from cache by all matrices. */
+#define LAYOUT_SHARED_COST_CPU 0.75
+#define LAYOUT_SHARED_COST_GPU 0.25 /* fewer, larger kernels */
 ckks_status layout_is_cheaper_together(bool *is_cheaper, const layout_matrix *const *matrices, uint32_t count,
                                        double hoisted_cost, const layout_rotations *rotations,
                                        ckks_error *err);

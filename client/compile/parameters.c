@@ -10,9 +10,11 @@ typedef struct menu_row {
 } menu_row;
 
 static const menu_row menu[] = {
-    {12, 38, 28, 1, 38, 1, 1},  {13, 40, 30, 4, 50, 1, 1},  {14, 50, 40, 7, 50, 2, 2},
-    {14, 50, 40, 8, 50, 1, 1},  {15, 50, 40, 16, 50, 3, 3}, {15, 45, 35, 21, 44, 2, 2},
-    {16, 50, 40, 16, 50, 3, 3}, {16, 50, 40, 34, 50, 6, 6}, {17, 50, 40, 16, 50, 3, 3},
+    /* one layer that is not rescaled: q0 has room for input, weights and scores */
+    {12, 50, 28, 0, 50, 1, 1},  {13, 50, 28, 0, 50, 1, 1},  {12, 38, 28, 1, 38, 1, 1},
+    {13, 40, 30, 4, 50, 1, 1},  {14, 50, 40, 7, 50, 2, 2},  {14, 50, 40, 8, 50, 1, 1},
+    {15, 50, 40, 16, 50, 3, 3}, {15, 45, 35, 21, 44, 2, 2}, {16, 50, 40, 16, 50, 3, 3},
+    {16, 50, 40, 34, 50, 6, 6}, {17, 50, 40, 16, 50, 3, 3},
 };
 
 _Static_assert(sizeof menu / sizeof *menu <= PARAMETER_ROWS_MAX, "the menu is short");
@@ -34,7 +36,9 @@ ckks_status parameter_choose(parameter_choice *out, uint32_t *row, const paramet
         const menu_row *r = &menu[*row];
         const uint32_t log_n = wish->log_n ? wish->log_n : r->log_n;
         ckks_error local = {0};
-        if (r->depth_max < wish->depth || (uint64_t)1 << (log_n - 1) < wish->slot_count) continue;
+        if (r->depth_max < wish->depth || (!r->depth_max != !wish->depth) ||
+            (uint64_t)1 << (log_n - 1) < wish->slot_count)
+            continue;
         if (generate(out, r, log_n, wish->depth, &local) != CKKS_OK) continue;
         if (wish->allow_insecure) return CKKS_OK;
         if (params_gate(&out->params, wish->security_bits, &local) == CKKS_OK) return CKKS_OK;

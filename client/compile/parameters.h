@@ -18,7 +18,7 @@ typedef struct parameter_choice {
 } parameter_choice;
 
 typedef struct parameter_wish {
-    uint32_t depth;         /* levels */
+    uint32_t depth;         /* levels; 0: one layer that is not rescaled */
     uint32_t slot_count;    /* at least so many slots */
     uint32_t security_bits; /* 128, 192, 256 */
     uint32_t log_n;         /* 0 = the menu's; else any chain of the menu at this ring degree */

@@ -6,7 +6,8 @@ void plan_builder_init(plan_builder *b, const ckks_params *params, arena *memory
     *b = (plan_builder){.memory = memory, .params = params};
     b->values.count_max = PLAN_VALUES_MAX;
     b->operations.count_max = PLAN_OPERATIONS_MAX;
-    b->plains.count_max = b->transforms.count_max = b->polynomials.count_max = b->matrices.count_max = 65536;
+    b->plains.count_max = b->transforms.count_max = b->polynomials.count_max = b->matrices.count_max = 1u
+                                                                                                       << 18;
 }
 
 static ckks_status append(uint32_t *out, plan_builder *b, builder_list *list, const void *item, size_t size,

@@ -123,17 +123,32 @@ static ckks_status encrypt_block(uint64_t *words, const proving *p, const double
                           plain, input->level, err);
 }
 
-/* takes the largest difference of a score of this output into *worst */
-static ckks_status compare_output(double *worst, const proving *p, const graph_result *result, uint32_t block,
-                                  const double *expected, double *slots, uint64_t *plain, ckks_error *err) {
+/* takes the largest difference of a score of this ciphertext into *worst; `block` counts through batches */
+static ckks_status compare_output(double *worst, const proving *p, const plan_value *output,
+                                  const uint64_t *words, uint32_t block, const double *expected,
+                                  double *slots, uint64_t *plain, ckks_error *err) {
     const slot_map *map = &p->program->output_map;
-    const plan_value *output = &p->program->plan.values[p->program->plan.outputs[block]];
-    ckks_status rc = decrypt(plain, p->secret, result->outputs[block].words, 2, output->level, err);
+    ckks_status rc = decrypt(plain, p->secret, words, 2, output->level, err);
     if (rc == CKKS_OK)
         rc = encoder_decode(slots, NULL, p->context, plain, params_slot_count_max(p->params), output->level,
                             output->scale, err);
     for (uint32_t i = 0; i < map->count && rc == CKKS_OK; i++)
         if (map->block[i] == block) *worst = fmax(*worst, fabs(slots[map->slot[i]] - expected[i]));
+    return rc;
+}
+
+static ckks_status compare_outputs(double *worst, const proving *p, const graph_result *result,
+                                   const double *expected, double *slots, uint64_t *plain, ckks_error *err) {
+    const plan *pl = &p->program->plan;
+    ckks_status rc = CKKS_OK;
+    uint32_t block = 0;
+    for (uint32_t k = 0; k < pl->output_count && rc == CKKS_OK; k++) {
+        const plan_value *output = &pl->values[pl->outputs[k]];
+        const size_t entry = 2 * ((size_t)output->level + 1) * params_n(p->params);
+        for (uint32_t b = 0; b < output->batch_count && rc == CKKS_OK; b++)
+            rc = compare_output(worst, p, output, result->outputs[k].words + b * entry, block++, expected,
+                                slots, plain, err);
+    }
     return rc;
 }
 
@@ -167,9 +182,9 @@ static ckks_status run_row(proving *p, uint64_t row, double *worst, ckks_error *
     if (rc != CKKS_OK) goto out;
     rc = replay_row(&result, p, p->rows->rows + row * p->rows->element_count, slots, words, inputs, err);
     if (rc == CKKS_OK) proving_time(p, &result);
-    for (uint32_t k = 0; k < pl->output_count && rc == CKKS_OK; k++)
-        rc = compare_output(worst, p, &result, k, p->rows->scores + row * p->rows->score_count, slots, words,
-                            err);
+    if (rc == CKKS_OK)
+        rc = compare_outputs(worst, p, &result, p->rows->scores + row * p->rows->score_count, slots, words,
+                             err);
 out:
     graph_result_release(&result);
     free(inputs);
@@ -195,7 +210,7 @@ static ckks_status compare_scores(const proving *p, double *const *outputs, cons
 static ckks_status compare_in_clear(proving *p, uint64_t row, ckks_error *err) {
     const plan *pl = &p->program->plan;
     const uint32_t slot_count = params_slot_count_max(p->params), period = p->program->input_map.period;
-    const size_t vectors = (size_t)pl->input_count + pl->output_count;
+    const size_t vectors = (size_t)pl->input_count + p->program->output_map.block_count;
     double *memory = malloc(vectors * slot_count * sizeof *memory);
     double **at = malloc(vectors * sizeof(void *));
     ckks_status rc = memory && at ? CKKS_OK : NO_MEMORY(err);
@@ -206,6 +221,7 @@ static ckks_status compare_in_clear(proving *p, uint64_t row, ckks_error *err) {
         fill_slots(slots, p, p->rows->rows + row * p->rows->element_count, k);
         for (uint32_t i = period; i < slot_count; i++) slots[i] = slots[i - period];
     }
+    /* the outputs are neighbours, and so are the entries of one that is a batch */
     rc = plan_interpret(at + pl->input_count, pl, (const double *const *)at, err);
     if (rc == CKKS_OK)
         rc = compare_scores(p, at + pl->input_count, p->rows->scores + row * p->rows->score_count, err);

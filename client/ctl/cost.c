@@ -58,7 +58,7 @@ static void count_transform(double *c, const plan *p, const plan_operation *o, c
         count_key(c, s, 1);
         c[COST_POINTWISE] += 2 * over;
     }
-    count_divide(c, s, 2);
+    count_divide(c, s, plan_transform_has_results(t) ? 2.0 * t->giant_count : 2);
 }
 
 static void count_chebyshev(double *c, const plan *p, const plan_operation *o) {

@@ -132,7 +132,8 @@ ckks_status linear_transform_create(linear_transform **out, device *dev, const c
 void linear_transform_destroy(linear_transform *lt);
 ckks_status evaluator_linear_transform(evaluator *ev, ckks_value *out, const linear_transform *lt,
                                        const ckks_value *a, ckks_error *err);
-/* the results of a transform of several, in out[out_count] */
+/* the results of a transform of several, in out[out_count]; out_count 1: all of them as the entries of one
+ * batch, where `a` is a batch of one */
 ckks_status evaluator_linear_transform_many(evaluator *ev, ckks_value *out, uint32_t out_count,
                                             const linear_transform *lt, const ckks_value *a, ckks_error *err);
 

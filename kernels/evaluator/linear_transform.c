@@ -357,22 +357,25 @@ out:
     return rc;
 }
 
-/* sums of diagonals, or of giant steps -> value entry */
-static ckks_status close_entry(evaluator *ev, const ckks_value *out, const transform_shape *shape,
-                               uint64_t *acc, uint32_t entry, ckks_error *err) {
+/* sums of diagonals, or of giant steps -> `count` entries of the value, from `entry` on */
+static ckks_status close_entries(evaluator *ev, const ckks_value *out, const transform_shape *shape,
+                                 uint64_t *acc, uint32_t entry, uint32_t count, ckks_error *err) {
     const linear_transform *lt = shape->lt;
     kernel_mod_down_args down = {
         .out = value_entry(out, entry, value_level(out), (uint32_t)shape->n),
         .a = {acc, 2, shape->limbs_qp, basis_qp(shape->params, lt->level)},
         .add_galois_element = 1,
-        .batch_count = 1,
+        .batch_count = count,
+        .out_batch_stride = value_stride(out),
+        .a_batch_stride = 2 * shape->limbs_qp,
         .with_rescale = lt->with_rescale,
     };
     return launch_mod_down(ev, &down, err);
 }
 
-static ckks_status transform_entry(evaluator *ev, const ckks_value *out, const transform_shape *shape,
-                                   const ckks_value *a, uint32_t entry, ckks_error *err) {
+static ckks_status transform_entry(evaluator *ev, const ckks_value *out, uint32_t out_count,
+                                   const transform_shape *shape, const ckks_value *a, uint32_t entry,
+                                   ckks_error *err) {
     ckks_status rc;
     uint64_t *steps = NULL, *sums = NULL, *acc = NULL;
     const linear_transform *lt = shape->lt;
@@ -381,12 +384,13 @@ static ckks_status transform_entry(evaluator *ev, const ckks_value *out, const t
     if ((rc = diagonal_sums(ev, &sums, shape, steps, err)) != CKKS_OK) goto out;
     scratch_release(ev, &steps);
     if (lt->result_count > 1) {
-        for (uint32_t k = 0; k < lt->result_count && rc == CKKS_OK; k++)
-            rc = close_entry(ev, &out[k], shape, sums + k * shape->pair_words, entry, err);
+        if (out_count == 1) rc = close_entries(ev, out, shape, sums, 0, lt->result_count, err);
+        for (uint32_t k = 0; k < lt->result_count && out_count > 1 && rc == CKKS_OK; k++)
+            rc = close_entries(ev, &out[k], shape, sums + k * shape->pair_words, entry, 1, err);
         goto out;
     }
     if ((rc = giant_steps(ev, &acc, shape, &sums, err)) != CKKS_OK) goto out;
-    rc = close_entry(ev, out, shape, acc, entry, err);
+    rc = close_entries(ev, out, shape, acc, entry, 1, err);
 out:
     scratch_release(ev, &steps);
     scratch_release(ev, &sums);
@@ -401,9 +405,14 @@ ckks_status evaluator_linear_transform_many(evaluator *ev, ckks_value *out, uint
     const ckks_params *params = evaluator_params(ev);
     memset(out, 0, out_count * sizeof *out);
     if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
-    if (out_count != lt->result_count)
+    const bool is_batch = out_count == 1 && lt->result_count > 1;
+    if (!is_batch && out_count != lt->result_count)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "out_count", "%u results, the transform has %u",
                               out_count, lt->result_count);
+    if (is_batch && a->signature.batch_count != 1)
+        return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "batch_count",
+                              "a batch of results is made from one value, this is a batch of %u",
+                              a->signature.batch_count);
     if (value_level(a) != lt->level)
         return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "limb_count",
                               "the transform is made for level %u, the value is at level %u", lt->level,
@@ -416,10 +425,10 @@ ckks_status evaluator_linear_transform_many(evaluator *ev, ckks_value *out, uint
     double scale = a->signature.scale * lt->plain_scale;
     if (lt->with_rescale) scale = scale_rescaled(params, scale, lt->level);
     for (uint32_t k = 0; k < out_count && rc == CKKS_OK; k++)
-        rc = value_acquire(ev, &out[k], 2, a->signature.batch_count, lt->level - (lt->with_rescale ? 1 : 0),
-                           scale, err);
+        rc = value_acquire(ev, &out[k], 2, is_batch ? lt->result_count : a->signature.batch_count,
+                           lt->level - (lt->with_rescale ? 1 : 0), scale, err);
     for (uint32_t i = 0; i < a->signature.batch_count && rc == CKKS_OK; i++)
-        rc = transform_entry(ev, out, &shape, a, i, err);
+        rc = transform_entry(ev, out, out_count, &shape, a, i, err);
     for (uint32_t k = 0; k < out_count && rc != CKKS_OK; k++) evaluator_release(ev, &out[k]);
     return rc;
 }

@@ -17,8 +17,8 @@
 #define COMPONENT_COUNT_MAX 3u
 #define STEPS_MAX           4096u
 #define FLOOD_BITS_MAX      48u
-#define TABLE_ENTRIES_MAX   65536u
-#define TRANSFORM_TERMS_MAX 65536u
+#define TABLE_ENTRIES_MAX   (1u << 18)
+#define TRANSFORM_TERMS_MAX (1u << 18)
 #define MATRIX_SIDE_MAX     65536u
 
 static const char *const operation_names[] = {
@@ -381,19 +381,28 @@ static ckks_status need_distinct_steps(walk *w, const int32_t *steps, uint32_t c
     return rc;
 }
 
-/* a transform of several outputs: one for each giant step, none of which rotates, none empty */
-static ckks_status need_outputs(const walk *w, const plan_transform *t) {
+/* a transform of several results, none empty: as many outputs, or one that is a batch of them */
+static ckks_status need_results(const walk *w, const plan_transform *t, plan_value *out,
+                                const plan_value *a) {
     const plan_operation *op = current(w);
-    if (op->output_count != t->giant_count)
+    ckks_status rc = CKKS_OK;
+    if (op->output_count != t->giant_count && op->output_count != 1)
         return refuse(w, CKKS_MALFORMED, "%u outputs of %u giant steps", op->output_count, t->giant_count);
-    for (uint32_t g = 0; g < t->giant_count; g++) {
-        uint32_t k = 0;
+    for (uint32_t g = 0; g < t->giant_count; g++)
         if (t->giant_steps[g] != 0)
             return refuse(w, CKKS_MALFORMED, "giant step %u of several outputs rotates", g);
-        while (k < t->term_count && t->terms[k].giant != g) k++;
-        if (k == t->term_count) return refuse(w, CKKS_MALFORMED, "output %u has no term", g);
-    }
-    return CKKS_OK;
+    if (op->output_count == 1 && a->batch_count != 1)
+        return refuse(w, CKKS_MALFORMED, "a batch of %u results from a batch of %u", t->giant_count,
+                      a->batch_count);
+    if (op->output_count == 1) out->batch_count = t->giant_count;
+    bool *has_term = calloc(t->giant_count, sizeof *has_term);
+    if (!has_term)
+        return ckks_error_set(w->err, CKKS_RESOURCE_EXHAUSTED, "transform", "no memory for its results");
+    for (uint32_t k = 0; k < t->term_count; k++) has_term[t->terms[k].giant] = true;
+    for (uint32_t g = 0; g < t->giant_count && rc == CKKS_OK; g++)
+        if (!has_term[g]) rc = refuse(w, CKKS_MALFORMED, "output %u has no term", g);
+    free(has_term);
+    return rc;
 }
 
 static ckks_status expect_transform(walk *w, plan_value *out, const plan_value *a) {
@@ -409,8 +418,9 @@ static ckks_status expect_transform(walk *w, plan_value *out, const plan_value *
     if ((rc = expect_two(w, a)) != CKKS_OK) return rc;
     if ((rc = need_key_switching(w)) != CKKS_OK) return rc;
     if ((rc = need_distinct_steps(w, t->baby_steps, t->baby_count, a->level)) != CKKS_OK) return rc;
-    rc = op->output_count > 1 ? need_outputs(w, t)
-                              : need_distinct_steps(w, t->giant_steps, t->giant_count, a->level);
+    rc = op->output_count > 1 || plan_transform_has_results(t)
+             ? need_results(w, t, out, a)
+             : need_distinct_steps(w, t->giant_steps, t->giant_count, a->level);
     if (rc != CKKS_OK) return rc;
     out->scale = a->scale * first->scale;
     return op->with_rescale ? drop_prime(w, out) : CKKS_OK;

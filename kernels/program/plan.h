@@ -39,7 +39,7 @@ typedef enum plan_operation_kind {
     PLAN_ROTATE_HOISTED,    /* a, steps[...]: one output per step */
     PLAN_CONJUGATE,         /* a */
     PLAN_INNER_SUM,         /* a, steps[...]: out = a; for each step: out += rotate(out, step) */
-    PLAN_LINEAR_TRANSFORM,  /* a, transform, with_rescale; several outputs: one per giant step, each 0 */
+    PLAN_LINEAR_TRANSFORM,  /* a, transform, with_rescale; of several results: see plan_transform */
     PLAN_CHEBYSHEV,         /* a, polynomial */
     PLAN_MATRIX_PRODUCT,    /* a (batch), matrix */
     PLAN_RERANDOMISE,       /* a, flood_bits */
@@ -73,7 +73,9 @@ typedef struct plan_plain {
 } plan_plain;
 
 /* diagonal k of the transform: y[i] += d_k[i] * x[i + k]. Term (giant, baby) has its plain stored already
- * rotated right by the giant step. giant and baby steps are rotations to the left; step 0 needs no key. */
+ * rotated right by the giant step. giant and baby steps are rotations to the left; step 0 needs no key.
+ * Several giant steps, all 0: as many results, which share the baby steps. They are the operation's outputs,
+ * or, where it has one output, the entries of that batch (of a single operand). */
 typedef struct plan_transform_term {
     uint32_t giant, baby; /* indices into giant_steps and baby_steps */
     uint32_t plain;
@@ -85,6 +87,13 @@ typedef struct plan_transform {
     const plan_transform_term *terms;
     uint32_t term_count;
 } plan_transform;
+
+/* giant steps that are all 0, and more than one of them */
+static inline bool plan_transform_has_results(const plan_transform *t) {
+    for (uint32_t i = 0; i < t->giant_count; i++)
+        if (t->giant_steps[i] != 0) return false;
+    return t->giant_count > 1;
+}
 
 typedef struct plan_polynomial {
     const double *coefficients; /* Chebyshev, [degree + 1] */

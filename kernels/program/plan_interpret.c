@@ -118,6 +118,27 @@ static bool has_second_operand(const plan_operation *op) {
     return op->kind == PLAN_ADD || op->kind == PLAN_SUBTRACT || op->kind == PLAN_MULTIPLY;
 }
 
+/* the results of a transform that has several: those of output `o`, one if there are as many outputs */
+static void transform_results(double *x, const double *in, const interpreter *t, const plan_operation *op,
+                              uint32_t o) {
+    const plan_transform *of = &t->p->transforms[op->transform];
+    const uint32_t first = op->output_count > 1 ? o : 0, end = op->output_count > 1 ? o + 1 : of->giant_count;
+    const bool is_batch = op->output_count == 1 && plan_transform_has_results(of);
+    if (!is_batch) {
+        transform(x, in, t->p, of, first, end, t->slot_count, t->scratch);
+        return;
+    }
+    memset(x, 0, (size_t)of->giant_count * t->slot_count * sizeof *x);
+    for (uint32_t k = 0; k < of->term_count; k++) {
+        const plan_transform_term *term = &of->terms[k];
+        const plan_plain *plain = &t->p->plains[term->plain];
+        double *y = x + (size_t)term->giant * t->slot_count;
+        rotate_left(t->scratch, in, of->baby_steps[term->baby], t->slot_count);
+        for (uint32_t i = 0; i < t->slot_count; i++)
+            y[i] += plain->slots[i & (plain->slot_count - 1)] * t->scratch[i];
+    }
+}
+
 static ckks_status run_operation(interpreter *t, uint32_t index, ckks_error *err) {
     const plan *p = t->p;
     const plan_operation *op = &p->operations[index];
@@ -133,6 +154,11 @@ static ckks_status run_operation(interpreter *t, uint32_t index, ckks_error *err
             matrix_product(x, a, &p->matrices[op->matrix], count);
             continue;
         }
+        if (op->kind == PLAN_LINEAR_TRANSFORM) {
+            for (uint32_t k = 0; k < batch; k++)
+                transform_results(x + (size_t)k * count, a + (size_t)k * count, t, op, o);
+            continue;
+        }
         memcpy(x, a, doubles * sizeof *x);
         elementwise(x, has_second_operand(op) ? t->values[op->b] : NULL, p, op, doubles);
         for (uint32_t k = 0; k < batch; k++, x += count) {
@@ -144,11 +170,6 @@ static ckks_status run_operation(interpreter *t, uint32_t index, ckks_error *err
                 break;
             case PLAN_INNER_SUM:
                 inner_sum(x, op, count, t->scratch);
-                break;
-            case PLAN_LINEAR_TRANSFORM:
-                transform(x, in, p, &p->transforms[op->transform], op->output_count > 1 ? o : 0,
-                          op->output_count > 1 ? o + 1 : p->transforms[op->transform].giant_count, count,
-                          t->scratch);
                 break;
             case PLAN_CHEBYSHEV:
                 clenshaw(x, &p->polynomials[op->polynomial], count);

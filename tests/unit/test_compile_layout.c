@@ -153,15 +153,16 @@ static void check_program(built *b) {
     if (plan_key_requirements(p, &keys, &key_count, &err) != CKKS_OK)
         fail_msg("%s: %s", err.field, err.message);
     p->keys = keys, p->key_count = key_count;
-    const uint32_t vectors = p->input_count + p->output_count;
-    double **at = calloc(vectors, sizeof *at);
-    for (uint32_t k = 0; k < vectors; k++) at[k] = calloc(slot_count, sizeof **at);
+    /* one stretch of memory: entries of a batch follow each other */
+    const uint32_t vectors = p->input_count + b->program.output_map.block_count;
+    double **at = calloc(vectors, sizeof *at), *slots = calloc((size_t)vectors * slot_count, sizeof *slots);
+    for (uint32_t k = 0; k < vectors; k++) at[k] = slots + (size_t)k * slot_count;
     for (uint32_t i = 0; i < map->count; i++)
         for (uint32_t s = map->slot[i]; s < slot_count; s += map->period) at[map->block[i]][s] = b->row[i];
     if (plan_interpret(at + p->input_count, p, (const double *const *)at, &err) != CKKS_OK)
         fail_msg("%s: %s", err.field, err.message);
     check_slots(b, at + p->input_count, slot_count);
-    for (uint32_t k = 0; k < vectors; k++) free(at[k]);
+    free(slots);
     free(at);
     free(keys);
     p->keys = NULL;
@@ -391,8 +392,52 @@ static void blocks_may_share_their_rotations(void **state) {
     arena_fini(&memory);
 }
 
+/* one matrix that is not rescaled: no level, one output with an entry for each block, room in q0 for any
+ * input that clients let through */
+static void many_scores_of_one_layer_are_one_batch_without_a_level(void **state) {
+    (void)state;
+    arena memory = {0};
+    ir_graph g;
+    prng r;
+    built b;
+    double low, high, worst = 0;
+    prng_init(&r, 51);
+    ir_init(&g, &memory);
+    const sparse *m = dense_matrix(&memory, 1300, 24, &r);
+    const uint32_t input = image(&g, (shape){1, 1, 24});
+    ckks_error err = {0};
+    CHECK_STATUS(ir_linear(&g.output, &g, input, m, NULL, "scores", &err), CKKS_OK);
+    g.ends_unscaled = true;
+    build(&b, &g, 10, &r);
+    const plan *p = &b.program.plan;
+    assert_int_equal(b.choice.params.q_count, 1);
+    assert_int_equal(p->operation_count, 1);
+    assert_int_equal(p->output_count, 1);
+    const plan_value *out = &p->values[p->outputs[0]];
+    assert_int_equal(out->batch_count, 3);
+    assert_int_equal(out->level, 0);
+    assert_true(out->scale == p->values[0].scale * p->plains[0].scale);
+    ir_input_range(&low, &high, &g);
+    for (uint32_t i = 0; i < m->row_count; i++) {
+        double sum = 0;
+        for (uint32_t e = m->row_start[i]; e < m->row_start[i + 1]; e++)
+            sum += fabs(m->value[e]) * fmax(-low, high);
+        worst = fmax(worst, sum);
+    }
+    assert_true(worst * out->scale <= (double)b.choice.params.prime[0] / 2);
+    assert_true(4 * worst * out->scale > (double)b.choice.params.prime[0] / 2);
+    check_program(&b);
+    /* with a bias there is something to add to each block: outputs of their own */
+    g.nodes[g.output].bias[7] = 0.5;
+    build(&b, &g, 10, &r);
+    assert_int_equal(p->output_count, 3);
+    check_program(&b);
+    arena_fini(&memory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_scores_of_one_layer_are_one_batch_without_a_level),
         cmocka_unit_test(strided_convolution_needs_one_diagonal_for_each_place_of_its_kernel),
         cmocka_unit_test(second_convolution_reads_the_gaps_of_the_first),
         cmocka_unit_test(small_rings_hold_networks_in_several_ciphertexts),

@@ -498,17 +498,50 @@ static void results_that_share_baby_steps_have_the_words_of_each_alone(void **st
         linear_transform_destroy(alone->made);
         free(alone);
     }
-    /* asked for another number of results, or with a result that has no term */
+    /* asked for another number of results, for one batch of batches, or with a result that has no term */
     ckks_value out[3];
     assert_int_equal(evaluator_linear_transform_many(
                          &(evaluator){.stream = f.on.stream, .tables = f.on.tables, .context = f.on.context},
                          out, 2, t->made, &t->a, &err),
                      CKKS_INVALID_ARGUMENT);
+    err = (ckks_error){0};
+    assert_int_equal(evaluator_linear_transform_many(
+                         &(evaluator){.stream = f.on.stream, .tables = f.on.tables, .context = f.on.context},
+                         out, 1, t->made, &t->a, &err),
+                     CKKS_SIGNATURE_MISMATCH);
+    assert_string_equal(err.field, "batch_count");
     linear_transform_destroy(t->made);
     t->made = NULL, t->giant_count = 4;
     err = (ckks_error){0};
     assert_int_equal(make(t, &err), CKKS_INVALID_ARGUMENT);
     assert_string_equal(err.field, "terms");
+    free(t);
+    free(x);
+}
+
+/* the same results as the entries of one value */
+static void results_may_be_one_batch(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    transform *t = transform_new(64, true);
+    t->baby_steps[0] = 0, t->baby_steps[1] = 1;
+    t->baby_count = 2, t->giant_count = 3;
+    for (uint32_t i = 0; i < 6; i++)
+        if (i != 3) add_term(t, i / 2, i % 2);
+    assert_int_equal(make(t, &err), CKKS_OK);
+    double *x = evaluator_fixture_slots(&f, 1, 1);
+    t->a = evaluator_fixture_encrypt(&f, x, NULL, 1, t->level, SCALE);
+    host_value many[3], batch;
+    assert_int_equal(evaluator_fixture_run(&f, many, 3, run_many, t, &err), CKKS_OK);
+    assert_int_equal(evaluator_fixture_run(&f, &batch, 1, run, t, &err), CKKS_OK);
+    assert_int_equal(batch.signature.batch_count, 3);
+    const size_t words = many[0].signature.bytes / sizeof(uint64_t);
+    for (uint32_t g = 0; g < 3; g++) {
+        assert_memory_equal(batch.words + g * words, many[g].words, many[g].signature.bytes);
+        host_value_free(&many[g]);
+    }
+    host_value_free(&batch);
+    linear_transform_destroy(t->made);
     free(t);
     free(x);
 }
@@ -560,6 +593,7 @@ int main(void) {
         cmocka_unit_test(a_transform_that_cannot_be_uploaded_leaves_nothing),
         cmocka_unit_test(a_transform_writes_the_words_of_its_definition),
         cmocka_unit_test(results_that_share_baby_steps_have_the_words_of_each_alone),
+        cmocka_unit_test(results_may_be_one_batch),
         cmocka_unit_test(a_matrix_times_a_batch_of_ciphertexts),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
