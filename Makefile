@@ -194,6 +194,7 @@ install: all ## install under PREFIX (/usr/local), honouring DESTDIR
 	test -e $(DESTDIR)/etc/ckksd/ckksd.conf || install -Dm640 config/ckksd.conf $(DESTDIR)/etc/ckksd/ckksd.conf
 	sed 's|@PREFIX@|$(PREFIX)|' deploy/systemd/ckksd.service | install -Dm644 /dev/stdin $(DESTDIR)/lib/systemd/system/ckksd.service
 	install -Dm644 deploy/systemd/ckksd.sysusers $(DESTDIR)/usr/lib/sysusers.d/ckksd.conf
+	@test -n "$(DESTDIR)" || ldconfig || echo "install: run ldconfig, so that programs find libckksclient"
 
 .PHONY: clean
 clean: ## remove build/

@@ -16,7 +16,8 @@
 #define EXIT_CONFIG        2
 #define MMAP_THRESHOLD_MAX (32 << 20) /* the most that glibc takes */
 
-const char *argp_program_version = "ckksd " CKKSD_VERSION;
+/* the C library looks for it: hidden, as our names are, it would not find it */
+__attribute__((visibility("default"))) const char *argp_program_version = "ckksd " CKKSD_VERSION;
 
 static const struct argp_option options[] = {
     {"config", 'c', "FILE", 0, "Read the configuration from FILE (" CONFIG_DEFAULT ")", 0},

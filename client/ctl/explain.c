@@ -125,6 +125,14 @@ static void milliseconds(char text[24], double ms) {
         snprintf(text, 24, ms < 10 ? "%.3f" : "%.1f", ms);
 }
 
+/* the throughput layout has a slot for each row, and no periods */
+void explain_layout(char text[32], const explain_row *row) {
+    if (row->ciphertexts)
+        snprintf(text, 32, "%u x %u", row->ciphertexts, row->period);
+    else
+        snprintf(text, 32, "by rows");
+}
+
 void explain_print(const explanation *e) {
     const Ckksd__V1__ModelDescription *d = e->package->manifest->description;
     const ckks_params *params = e->package->plan.params;
@@ -138,7 +146,7 @@ void explain_print(const explanation *e) {
         const explain_row *r = &e->rows[i];
         char shape[32], layout[32], levels[24], scale[24];
         snprintf(shape, sizeof shape, "%u -> %u", r->elements_in, r->elements_out);
-        snprintf(layout, sizeof layout, "%u x %u", r->ciphertexts, r->period);
+        explain_layout(layout, r);
         snprintf(levels, sizeof levels, "%u -> %u", r->level_in, r->level_out);
         snprintf(scale, sizeof scale, "2^%.1f", r->scale_log2);
         milliseconds(measured, r->measured_ms);

@@ -10,7 +10,7 @@ typedef struct explain_row {
     const char *source; /* the package's */
     char kind[64];
     uint32_t elements_in, elements_out; /* 0: the package does not say */
-    uint32_t ciphertexts, period;
+    uint32_t ciphertexts, period;       /* 0 in the throughput layout */
     uint32_t level_in, level_out;
     double scale_log2;
     uint32_t operations, diagonals, rotations, key_switches, degree;
@@ -42,6 +42,8 @@ ckks_status explain_package(explanation *out, const package *p, const explain_op
                             ckks_error *err);
 void explanation_fini(explanation *e);
 
+/* explain_layout: ciphertexts x period, or "by rows". */
+void explain_layout(char text[32], const explain_row *row);
 void explain_print(const explanation *e);
 void explain_json(const explanation *e);
 /* explain_html: one page without references to anything else. Free *out with free(). */

@@ -115,11 +115,13 @@ static void put_table(FILE *to, const explanation *e) {
         put_text(to, r->kind);
         if (r->degree)
             fprintf(to, ", degree %u on [%.4g, %.4g]", r->degree, r->interval_low, r->interval_high);
+        char layout[32];
+        explain_layout(layout, r);
         fprintf(to,
-                "</td><td>%u &#8594; %u</td><td>%u &#215; %u</td><td>%u &#8594; "
+                "</td><td>%u &#8594; %u</td><td>%s</td><td>%u &#8594; "
                 "%u</td><td>2<sup>%.1f</sup></td><td>%u</td><td>%u</td>",
-                r->elements_in, r->elements_out, r->ciphertexts, r->period, r->level_in, r->level_out,
-                r->scale_log2, r->diagonals, r->rotations);
+                r->elements_in, r->elements_out, layout, r->level_in, r->level_out, r->scale_log2,
+                r->diagonals, r->rotations);
         put_time(to, r->measured_ms);
         put_time(to, r->predicted_ms);
         fprintf(to, "<td>%s</td></tr>\n", ctl_bytes(bytes, r->weight_bytes));

@@ -1,9 +1,11 @@
 /*
  * libckksclient: encrypted inference from C.
  *
- * Your data and your secret key stay in your process; a ckksd server computes on ciphertexts. A first answer:
+ * Your data and your secret key stay in your process; a ckksd server computes on ciphertexts. A first answer
+ * (cc program.c -lckksclient):
  *
  *     ckksc_error error = CKKSC_ERROR_INIT;
+ *     ckksc_status status = CKKSC_OTHER; // when it is not reached, error says what was in the way
  *     ckksc_connection *server = NULL;
  *     ckksc_model *model = NULL;
  *     ckksc_secret_key *key = NULL;

@@ -299,6 +299,21 @@ static ckks_status check_model(const client_model *model, const ciphertext_view 
     return CKKS_OK;
 }
 
+/* a request that was taken for a result, or the reverse, is called that: its signature alone tells little */
+static ckks_status check_direction(const client_ciphertexts *list, const client_model *m, bool is_request,
+                                   ckks_error *err) {
+    ckks_error inner = {0};
+    const ckks_status rc = client_ciphertexts_check(list, &m->params, is_request ? m->inputs : m->outputs,
+                                                    is_request ? m->input_count : m->output_count, &inner);
+    if (rc == CKKS_OK) return CKKS_OK;
+    if (client_ciphertexts_check(list, &m->params, is_request ? m->outputs : m->inputs,
+                                 is_request ? m->output_count : m->input_count, NULL) == CKKS_OK)
+        return ckks_error_set(err, rc, "ciphertexts", "%s",
+                              is_request ? "this is a result; a request is needed"
+                                         : "this is a request; a result is needed");
+    return ckks_error_set(err, rc, inner.field, "%s", inner.message);
+}
+
 ckks_status client_ciphertexts_import(client_ciphertexts *out, const client_model *model, bool is_request,
                                       const void *image, size_t size, ckks_error *err) {
     ckks_status rc;
@@ -325,9 +340,8 @@ ckks_status client_ciphertexts_import(client_ciphertexts *out, const client_mode
         }
         memcpy(to->packed, from->packed, (size_t)from->packed_bytes);
     }
-    rc = client_ciphertexts_check(&list, &model->params, is_request ? model->inputs : model->outputs,
-                                  is_request ? model->input_count : model->output_count, err);
-    if (rc == CKKS_OK) *out = list, list = (client_ciphertexts){0};
+    if ((rc = check_direction(&list, model, is_request, err)) != CKKS_OK) goto out;
+    *out = list, list = (client_ciphertexts){0};
 out:
     client_ciphertexts_fini(&list);
     ciphertext_view_fini(&view);

@@ -148,7 +148,10 @@ def a_wrong_command_line_is_an_object_too(user):
     for wrong in (["infer"], ["no-such-command"], ["version", "--nonsense"], ["bench", "ops", "--threads", "0"]):
         error = user.json(*wrong, code=2)["error"]
         assert error["exit"] == 2 and error["advice"].endswith("--help"), error
-    assert user.json("version")["version"] in user.expect(0, "version").stdout
+    version = user.json("version")["version"]
+    assert version in user.expect(0, "version").stdout
+    daemon = subprocess.run([f"{harness.BUILD}/ckksd", "--version"], text=True, capture_output=True, check=True)
+    assert daemon.stdout == f"ckksd {version}\n"
     assert user.expect(0, "infer", "--json", "--help").stdout.startswith("Usage:")
 
 
@@ -207,7 +210,8 @@ def two_offline_machines_and_a_courier(user):
     together = user.json("infer", MODEL, ROWS, "--rows", "2")["rows"]
     assert [r["label"] for r in apart] == [together[0]["label"], together[1]["label"], together[0]["label"]]
     # a request is no result, and another's key opens nothing
-    user.expect(3, "decrypt", user.path("model.meta"), user.path("out/r-000001.ct"), "--key", user.path("offline"))
+    done = user.expect(3, "decrypt", user.path("model.meta"), user.path("out/r-000001.ct"), "--key", user.path("offline"))
+    assert "this is a request; a result is needed" in done.stderr
     user.expect(6, "decrypt", user.path("model.meta"), user.path("r-000001.result"))
 
 
