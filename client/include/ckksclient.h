@@ -192,7 +192,7 @@ typedef struct ckksc_ciphertext ckksc_ciphertext; /* all ciphertexts of one requ
 
 /* ckksc_encrypt checks row[input_count] against the declared ranges, preprocesses and encrypts it, with `key`
  * or, where that is NULL, with `public_key`. CKKSC_INPUT naming the column that is out of its range or not
- * finite. */
+ * finite, and for a public key where what the model promises holds under the secret one only. */
 CKKSC_API ckksc_status ckksc_encrypt(ckksc_ciphertext **out, const ckksc_model *model,
                                      const ckksc_secret_key *key, const ckksc_public_key *public_key,
                                      const double *row, ckksc_error *error);
@@ -240,9 +240,9 @@ typedef struct ckksc_connect_options {
 #define CKKSC_CONNECT_OPTIONS_INIT                                                                           \
     { sizeof(ckksc_connect_options), 0, NULL, NULL, NULL, 0, 0 }
 
-/* Blocks up to connect_ms for each of the server's two endpoints. The strings of `options` are copied.
- * CKKSC_USAGE for an address that is none, CKKSC_UNREACHABLE where nobody answers or the host's name is
- * unknown, CKKSC_UNTRUSTED for a certificate that is not accepted. */
+/* Blocks up to connect_ms for each step: reaching the server, its answer, reaching its second endpoint. The
+ * strings of `options` are copied. CKKSC_USAGE for an address that is none, CKKSC_UNREACHABLE where nobody
+ * answers or the host's name is unknown, CKKSC_UNTRUSTED for a certificate that is not accepted. */
 CKKSC_API ckksc_status ckksc_connect(ckksc_connection **out, const ckksc_connect_options *options,
                                      ckksc_error *error);
 CKKSC_API void ckksc_disconnect(ckksc_connection *connection); /* no call may be in flight */

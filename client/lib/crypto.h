@@ -219,7 +219,9 @@ ckks_status client_ciphertexts_check(const client_ciphertexts *list, const ckks_
                                      const value_signature *expected, uint32_t expected_count,
                                      ckks_error *err);
 
-/* Ciphertext files. `model` may be NULL; is_request says which of the model's signatures to expect. */
+/* Ciphertext files. The caller owns *image (free()) and *out. is_request says which of the model's signatures
+ * to expect: CKKS_SIGNATURE_MISMATCH for others, for another package's digest, and naming "ciphertexts" for a
+ * result where a request is expected or the reverse. */
 ckks_status client_ciphertexts_export(uint8_t **image, size_t *size, const client_ciphertexts *list,
                                       const client_model *model, ckks_error *err);
 ckks_status client_ciphertexts_import(client_ciphertexts *out, const client_model *model, bool is_request,

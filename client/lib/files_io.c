@@ -94,6 +94,20 @@ static bool write_all(int fd, const uint8_t *bytes, size_t size) {
     return true;
 }
 
+/* the name itself, after a crash: a key that was reported must not be gone. What cannot be synced (some file
+ * systems refuse) is as good as it gets. */
+static void sync_folder(const char *path) {
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    const int length = slash ? (int)(slash - path) : 0;
+    if (length >= (int)sizeof folder) return;
+    snprintf(folder, sizeof folder, "%.*s", length ? length : 1, length ? path : slash ? "/" : ".");
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    (void)fsync(fd);
+    close(fd);
+}
+
 ckks_status file_write(const char *path, const void *bytes, size_t size, unsigned mode, bool overwrite,
                        ckks_error *err) {
     ckks_status rc = CKKS_OK;
@@ -113,6 +127,7 @@ ckks_status file_write(const char *path, const void *bytes, size_t size, unsigne
     } else if (rc != CKKS_OK) {
         unlink(temporary);
     }
+    if (rc == CKKS_OK) sync_folder(path);
     return rc;
 }
 
