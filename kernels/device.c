@@ -103,6 +103,9 @@ const char *device_reason(const device *dev) {
 const char *device_hardware_id(const device *dev) {
     return dev->back.hardware_id;
 }
+bool device_has_kernel(const device *dev, kernel_id kernel) {
+    return dev->back.backend->can_launch(dev->back.self, kernel, NULL) == CKKS_OK;
+}
 device_kind device_get_kind(const device *dev) {
     return dev->back.backend->kind;
 }

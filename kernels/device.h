@@ -53,6 +53,8 @@ const char *device_hardware_id(const device *dev);
  * call on this device can succeed again in this process. Any thread; does not block. */
 bool device_is_lost(const device *dev);
 device_kind device_get_kind(const device *dev);
+/* device_has_kernel: whether device_launch finds a version of the kernel here. */
+bool device_has_kernel(const device *dev, kernel_id kernel);
 /* device_id is unique within the process and never 0: it goes into value signatures. */
 uint32_t device_id(const device *dev);
 

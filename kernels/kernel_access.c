@@ -406,6 +406,42 @@ static ckks_status describe_key_switch(describer *d, const kernel_key_switch_arg
     return check_disjoint(d, "scratch", scratch, in);
 }
 
+static ckks_status describe_hoisted_switch(describer *d, const kernel_hoisted_switch_args *a) {
+    range out = {0}, in = {0}, add = {0}, scratch = {0};
+    const uint32_t q_limbs = a->a.basis.q_count;
+    TRY(touch_poly(d, &in, "a", &a->a, false));
+    TRY(check_level_basis(d, "a", a->a.basis, false));
+    TRY(check_poly(d, "out", &a->out));
+    TRY(check_level_basis(d, "out", a->out.basis, false));
+    if (a->a.component_count != 1) INVALID("a", "component_count %u is not 1", a->a.component_count);
+    if (a->out.component_count != 2 || a->out.basis.q_count != q_limbs)
+        INVALID("out", "%u components of %u limbs", a->out.component_count, a->out.basis.q_count);
+    if (!a->out_count || a->out_count > BATCH_MAX) INVALID("out_count", "%u is not in range", a->out_count);
+    if (!a->keys || !a->items || !a->items_host) INVALID(a->keys ? "items" : "keys", "is NULL");
+    const kernel_key_product_args product = {
+        NULL,     NULL,          a->out_count,  0,   NULL, 1, NULL, 0, a->keys, a->key_count,
+        a->items, a->items_host, a->item_count, {0}, 0};
+    TRY(check_key_items(d, &product));
+    for (uint32_t t = 0, i; t < a->out_count; t++) {
+        for (i = 0; i < a->item_count && a->items_host[i].out_index != t;) i++;
+        if (i == a->item_count) INVALID("items", "none names out %u", t);
+    }
+    TRY(touch_batch(d, &out, "out", &a->out, a->out_count, a->out_batch_stride, true));
+    if (a->add.words) {
+        TRY(touch_poly(d, &add, "add", &a->add, false));
+        TRY(check_level_basis(d, "add", a->add.basis, false));
+        if (a->add.component_count != 1 || a->add.basis.q_count != q_limbs)
+            INVALID("add", "does not fit the input");
+        TRY(check_disjoint(d, "add", out, add));
+    }
+    TRY(touch_words(d, &scratch, "scratch", a->scratch,
+                    hoisted_switch_scratch(d->params, q_limbs, a->out_count), true));
+    TRY(check_disjoint(d, "a", out, in));
+    TRY(check_disjoint(d, "scratch", scratch, out));
+    TRY(check_disjoint(d, "scratch", scratch, add));
+    return check_disjoint(d, "scratch", scratch, in);
+}
+
 static ckks_status describe_mod_down(describer *d, const kernel_mod_down_args *a) {
     range out = {0}, in = {0}, add = {0}, scratch = {0};
     TRY(check_poly(d, "a", &a->a));
@@ -620,6 +656,8 @@ static ckks_status describe_any(describer *d, const void *arguments) {
         return describe_switch_product(d, arguments);
     case KERNEL_KEY_SWITCH:
         return describe_key_switch(d, arguments);
+    case KERNEL_HOISTED_SWITCH:
+        return describe_hoisted_switch(d, arguments);
     case KERNEL_MOD_DOWN:
         return describe_mod_down(d, arguments);
     case KERNEL_RESCALE:

@@ -83,6 +83,7 @@ _Static_assert(sizeof(key_table_entry) == 16, "device layout");
     X(KERNEL_SWITCH_PRODUCT, kernel_switch_product_args) /* MOD_UP and KEY_PRODUCT, digits never seen */     \
     X(KERNEL_MOD_DOWN, kernel_mod_down_args)             /* divide by P, or by P * q_l; QP -> Q */           \
     X(KERNEL_KEY_SWITCH, kernel_key_switch_args)         /* MOD_UP, KEY_PRODUCT and MOD_DOWN */              \
+    X(KERNEL_HOISTED_SWITCH, kernel_hoisted_switch_args) /* KEY_SWITCH under many keys, one MOD_UP */        \
     X(KERNEL_RESCALE, kernel_rescale_args)               /* divide by q_l */                                 \
     X(KERNEL_DIAGONAL_SUM, kernel_diagonal_sum_args) /* sums of plaintext x ciphertext over a sparse list */ \
     X(KERNEL_PERMUTE_SUM, kernel_permute_sum_args)   /* sum over a list of permuted polynomials */           \
@@ -237,6 +238,28 @@ static inline uint64_t key_switch_scratch(const ckks_params *params, uint32_t q_
     return switch_product_scratch(params, q_limbs, batch_count) +
            2ull * batch_count * (q_limbs + params->p_count) +
            2ull * batch_count * (params->p_count + 2 * q_limbs);
+}
+
+/* HOISTED_SWITCH: one polynomial a (1 component, basis q[0..l]) under many keys: out[t] = MOD_DOWN of
+ * KEY_PRODUCT of MOD_UP(a), over the items that name out t, with `add` (words NULL = absent; 1 component,
+ * basis q[0..l]). Items name digits 0, and each out has one or more. out[t]: 2 components, basis q[0..l],
+ * out_batch_stride limbs behind out[t - 1]. scratch: hoisted_switch_scratch limbs. A device may lack it
+ * (device_has_kernel): the three kernels write the same words. */
+typedef struct kernel_hoisted_switch_args {
+    const device_tables *tables;
+    kernel_poly out, a, add;
+    uint32_t out_count, out_batch_stride;
+    const key_table_entry *keys; /* device */
+    uint32_t key_count;
+    const key_product_item *items; /* device */
+    const key_product_item *items_host;
+    uint32_t item_count;
+    uint64_t *scratch;
+} kernel_hoisted_switch_args;
+static inline uint64_t hoisted_switch_scratch(const ckks_params *params, uint32_t q_limbs,
+                                              uint32_t out_count) {
+    return switch_product_scratch(params, q_limbs, 1) +
+           2ull * out_count * (2 * params->p_count + 3 * q_limbs);
 }
 
 /* RESCALE: out = (a - conv) * q_l^-1, conv the base conversion from q_l alone. scratch: components * (l + 1)

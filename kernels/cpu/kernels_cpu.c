@@ -22,6 +22,7 @@ static const cpu_kernel table[KERNEL_COUNT][CPU_ISA_COUNT] = {
     [KERNEL_KEY_PRODUCT] = {cpu_key_product_scalar, cpu_key_product_avx2, cpu_key_product_avx512},
     [KERNEL_SWITCH_PRODUCT] = {cpu_switch_product_scalar, cpu_switch_product_avx2, cpu_switch_product_avx512},
     [KERNEL_KEY_SWITCH] = {cpu_key_switch_scalar, cpu_key_switch_avx2, cpu_key_switch_avx512},
+    [KERNEL_HOISTED_SWITCH] = {cpu_hoisted_switch_scalar, cpu_hoisted_switch_avx2, cpu_hoisted_switch_avx512},
     [KERNEL_MOD_DOWN] = {cpu_mod_down_scalar, cpu_mod_down_avx2, cpu_mod_down_avx512},
     [KERNEL_RESCALE] = {cpu_rescale_scalar, cpu_rescale_avx2, cpu_rescale_avx512},
     [KERNEL_DIAGONAL_SUM] = {cpu_diagonal_sum_scalar, cpu_diagonal_sum_avx2, cpu_diagonal_sum_avx512},

@@ -59,6 +59,25 @@ static void fill_source(const switch_shape *s, uint32_t entry, uint32_t limb) {
                 conversion, limb % s->digit_size, s->product.context);
 }
 
+static bool is_own(const switch_shape *s, uint32_t digit, uint32_t limb) {
+    return limb < s->product.q_limbs && limb / s->digit_size == digit;
+}
+/* digit d in one limb, from `digits` [digit][N], or, where it is the digit's own limb, the input */
+static const uint64_t *digit_at(const switch_shape *s, const uint64_t *digits, uint32_t entry, uint32_t digit,
+                                uint32_t limb) {
+    return is_own(s, digit, limb) ? switch_input(s, entry, limb) : digits + (size_t)digit * s->product.n;
+}
+static void fill_digit(uint64_t *digits, const switch_shape *s, uint32_t entry, uint32_t digit,
+                       uint32_t limb) {
+    const ckks_context *context = s->product.context;
+    const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
+    if (is_own(s, digit, limb)) return;
+    convert_limb(digits + (size_t)digit * s->product.n,
+                 (const source_word *)(const void *)switch_source(s, entry, digit * s->digit_size),
+                 context_mod_up(context, s->product.q_limbs - 1, digit), context,
+                 basis_prime(basis, limb, context_params(context)->q_count), NULL);
+}
+
 /* One limb of the product of one entry; digits: room for those of one limb. */
 static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, uint64_t *digits,
                         limb_product *product, uint32_t entry, uint32_t limb, uint32_t key) {
@@ -68,16 +87,8 @@ static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, u
     product->count = 0, product->key = NULL;
     find_key(product, &s->product, key, limb);
     for (uint32_t d = 0; d < product->count; d++) {
-        uint64_t *digit = digits + (size_t)d * s->product.n;
-        if (limb < s->product.q_limbs && limb / s->digit_size == d) {
-            product->digit[d] = switch_input(s, entry, limb);
-            continue;
-        }
-        const source_word *source =
-            (const source_word *)(const void *)switch_source(s, entry, d * s->digit_size);
-        convert_limb(digit, source, context_mod_up(context, s->product.q_limbs - 1, d), context,
-                     product->prime, NULL);
-        product->digit[d] = digit;
+        fill_digit(digits, s, entry, d, limb);
+        product->digit[d] = digit_at(s, digits, entry, d, limb);
     }
     run_product(out0, out1, product, &s->product);
 }
@@ -247,4 +258,110 @@ void ISA(cpu_key_switch)(const void *arguments) {
         .scratch = product + (size_t)2 * args->batch_count * shape.limbs * n,
     };
     ISA(cpu_mod_down)(&down);
+}
+
+/* ---- one polynomial under many keys ---- */
+
+typedef struct hoisted_shape {
+    const kernel_hoisted_switch_args *args;
+    const switch_shape *shape;
+    const base_conversion *down;
+    uint64_t *product; /* [slot][2][N] */
+    uint64_t *residue; /* [out][2][prime of P][N] */
+    bool is_by_limb;   /* a task is a limb with all outs, and digits those of a thread; else all digits stand
+                          in [limb][digit][N], and a task is one out */
+} hoisted_shape;
+
+static uint64_t *hoisted_digits(const hoisted_shape *h, uint32_t limb) {
+    const uint32_t at = h->is_by_limb ? (uint32_t)omp_get_thread_num() : limb;
+    return h->shape->digits + (size_t)at * h->shape->product.digits * h->shape->product.n;
+}
+static uint64_t *hoisted_residue(const hoisted_shape *h, uint32_t out, uint32_t component) {
+    return h->residue + ((size_t)out * 2 + component) * h->shape->product.p_limbs * h->shape->product.n;
+}
+
+/* one limb of the sum of an out's products, to product [2][N] */
+static void hoisted_product(uint64_t *product, const hoisted_shape *h, uint32_t out, uint32_t limb) {
+    const kernel_hoisted_switch_args *args = h->args;
+    const switch_shape *s = h->shape;
+    const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
+    const uint64_t *digits = hoisted_digits(h, limb);
+    limb_product p = {.prime = basis_prime(basis, limb, context_params(s->product.context)->q_count)};
+    if (args->add.words && limb < s->product.q_limbs) p.add[0] = poly_limb(&args->add, 0, limb, s->product.n);
+    for (uint32_t i = 0; i < args->item_count; i++) {
+        if (args->items[i].out_index != out) continue;
+        p.galois_element = args->items[i].galois_element;
+        p.count = 0, p.key = NULL;
+        find_key(&p, &s->product, args->items[i].key, limb);
+        for (uint32_t d = 0; d < p.count; d++) p.digit[d] = digit_at(s, digits, 0, d, limb);
+        run_product(product, product + s->product.n, &p, &s->product);
+        p.is_added = true;
+    }
+}
+
+/* of a prime of P: the residues that every other limb needs; of the others: the product, divided */
+static void hoisted_out(const hoisted_shape *h, uint32_t out, uint32_t limb, uint32_t slot) {
+    const kernel_hoisted_switch_args *args = h->args;
+    const switch_shape *s = h->shape;
+    const size_t n = s->product.n;
+    uint64_t *product = h->product + 2 * slot * n;
+    hoisted_product(product, h, out, limb);
+    for (uint32_t c = 0; c < 2; c++) {
+        uint64_t *residue = hoisted_residue(h, out, c);
+        if (limb >= s->product.q_limbs) {
+            const uint32_t i = limb - s->product.q_limbs;
+            source_limb((source_word *)(void *)(residue + i * n), product + c * n, h->down, i,
+                        s->product.context);
+            continue;
+        }
+        const forward_store store = {product + c * n, h->down->product_inverse[limb]};
+        convert_limb(poly_limb(&args->out, c, limb, (uint32_t)n) + (size_t)out * args->out_batch_stride * n,
+                     (const source_word *)(const void *)residue, h->down, s->product.context, limb, &store);
+    }
+}
+
+static void hoisted_task(const hoisted_shape *h, uint32_t task, uint32_t first_limb) {
+    const uint32_t outs = h->args->out_count;
+    if (!h->is_by_limb) {
+        const uint32_t limb = first_limb + task / outs;
+        hoisted_out(h, task % outs, limb, limb * outs + task % outs);
+        return;
+    }
+    for (uint32_t d = 0; d < h->shape->product.digits; d++)
+        fill_digit(hoisted_digits(h, first_limb + task), h->shape, 0, d, first_limb + task);
+    for (uint32_t t = 0; t < outs; t++) hoisted_out(h, t, first_limb + task, (uint32_t)omp_get_thread_num());
+}
+static void hoisted_p_task(const void *context, uint32_t task) {
+    const hoisted_shape *h = context;
+    hoisted_task(h, task, h->shape->product.q_limbs);
+}
+static void hoisted_q_task(const void *context, uint32_t task) {
+    hoisted_task(context, task, 0);
+}
+static void hoisted_digit_task(const void *context, uint32_t task) {
+    const hoisted_shape *h = context;
+    const uint32_t digits = h->shape->product.digits;
+    fill_digit(hoisted_digits(h, task / digits), h->shape, 0, task % digits, task / digits);
+}
+
+void ISA(cpu_hoisted_switch)(const void *arguments) {
+    const kernel_hoisted_switch_args *args = arguments;
+    const switch_shape shape =
+        switch_shape_of(args->tables, &args->a, 0, 1, args->keys, args->key_count, args->scratch);
+    const uint32_t q_limbs = shape.product.q_limbs, p_limbs = shape.product.p_limbs, outs = args->out_count;
+    const size_t n = shape.product.n;
+    hoisted_shape h = {
+        .args = args,
+        .shape = &shape,
+        .down = context_mod_down(shape.product.context, q_limbs - 1, false),
+        .product =
+            args->scratch + switch_product_scratch(context_params(shape.product.context), q_limbs, 1) * n,
+    };
+    const bool is_team = !is_alone(outs * shape.limbs * n);
+    h.residue = h.product + 2 * (size_t)outs * shape.limbs * n;
+    h.is_by_limb = !is_team || shape.limbs >= LIMBS_PER_THREAD * (uint32_t)omp_get_max_threads();
+    team_each(q_limbs, is_team, source_task, &shape);
+    if (!h.is_by_limb) team_each(shape.product.digits * shape.limbs, is_team, hoisted_digit_task, &h);
+    team_each(h.is_by_limb ? p_limbs : p_limbs * outs, is_team, hoisted_p_task, &h);
+    team_each(h.is_by_limb ? q_limbs : q_limbs * outs, is_team, hoisted_q_task, &h);
 }

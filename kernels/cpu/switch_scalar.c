@@ -68,8 +68,46 @@ static void key_switch(const kernel_key_switch_args *args) {
     cpu_mod_down_scalar(&down);
 }
 
+static void hoisted_switch(const kernel_hoisted_switch_args *args) {
+    const ckks_params *params = params_of(args->tables);
+    const uint32_t n = params_n(params), q_limbs = args->a.basis.q_count, limbs = q_limbs + params->p_count;
+    uint64_t *digits = args->scratch + (size_t)q_limbs * n;
+    uint64_t *product = args->scratch + switch_product_scratch(params, q_limbs, 1) * n;
+    const kernel_mod_up_args up = {args->tables, digits, args->a, 0, 1, args->scratch};
+    cpu_mod_up_scalar(&up);
+    const kernel_key_product_args products = {
+        .tables = args->tables,
+        .out = product,
+        .out_count = args->out_count,
+        .level = q_limbs - 1,
+        .digits = digits,
+        .digits_count = 1,
+        .add = args->add.words,
+        .keys = args->keys,
+        .key_count = args->key_count,
+        .items = args->items,
+        .items_host = args->items_host,
+        .item_count = args->item_count,
+    };
+    cpu_key_product_scalar(&products);
+    const kernel_mod_down_args down = {
+        .tables = args->tables,
+        .out = args->out,
+        .a = {product, 2, limbs, {0, q_limbs, params->p_count}},
+        .add_galois_element = 1,
+        .batch_count = args->out_count,
+        .out_batch_stride = args->out_batch_stride,
+        .a_batch_stride = 2 * limbs,
+        .scratch = product + (size_t)2 * args->out_count * limbs * n,
+    };
+    cpu_mod_down_scalar(&down);
+}
+
 void cpu_switch_product_scalar(const void *arguments) {
     switch_product(arguments);
+}
+void cpu_hoisted_switch_scalar(const void *arguments) {
+    hoisted_switch(arguments);
 }
 void cpu_key_switch_scalar(const void *arguments) {
     key_switch(arguments);

@@ -173,6 +173,31 @@ out:
     return rc;
 }
 
+/* hoist_entry in one launch */
+static ckks_status hoist_at_once(evaluator *ev, uint64_t *to, uint32_t result_stride,
+                                 const hoisted_rotations *h, const uint64_t *words, uint32_t level,
+                                 bool is_sum, ckks_error *err) {
+    const uint32_t limbs = level + 1, n = evaluator_n(ev);
+    kernel_hoisted_switch_args args = {
+        .tables = ev->tables,
+        .out = {to, 2, limbs, basis_q(level)},
+        .a = {(uint64_t *)(uintptr_t)words + (uint64_t)limbs * n, 1, limbs, basis_q(level)},
+        .add = {(uint64_t *)(uintptr_t)words, 1, limbs, basis_q(level)},
+        .out_count = is_sum ? 1 : h->switched_count,
+        .out_batch_stride = result_stride,
+        .keys = ev->keys,
+        .key_count = ev->key_count,
+        .items = is_sum ? h->sum_items_device : h->items_device,
+        .items_host = is_sum ? h->sum_items : h->items,
+        .item_count = h->switched_count,
+    };
+    ckks_status rc = scratch_acquire(
+        ev, &args.scratch, hoisted_switch_scratch(evaluator_params(ev), limbs, args.out_count) * n, err);
+    if (rc == CKKS_OK) rc = device_launch(ev->stream, KERNEL_HOISTED_SWITCH, &args, err);
+    scratch_release(ev, &args.scratch);
+    return rc;
+}
+
 /* One batch entry: all results at `to`, which advance by result_stride limbs; with is_sum their sum alone. */
 static ckks_status hoist_entry(evaluator *ev, uint64_t *to, uint32_t result_stride,
                                const hoisted_rotations *h, const ckks_value *a, uint32_t entry, bool is_sum,
@@ -184,6 +209,8 @@ static ckks_status hoist_entry(evaluator *ev, uint64_t *to, uint32_t result_stri
     const uint32_t result_count = is_sum ? 1 : h->switched_count;
     const uint64_t n = params_n(params);
     const uint64_t *words = a->words + (uint64_t)entry * 2 * limbs * n;
+    if (device_has_kernel(device_stream_device(ev->stream), KERNEL_HOISTED_SWITCH))
+        return hoist_at_once(ev, to, result_stride, h, words, level, is_sum, err);
     if ((rc = launch_mod_up(ev, &digits, words + limbs * n, 0, 1, level, err)) != CKKS_OK) goto out;
     if ((rc = scratch_acquire(ev, &product, (uint64_t)result_count * 2 * limbs_qp * n, err)) != CKKS_OK)
         goto out;

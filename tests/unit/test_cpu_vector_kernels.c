@@ -316,6 +316,43 @@ static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint
     free(key), free(scratch);
 }
 
+/* one polynomial under three keys, one of them absent, to two outs; by teams that take whole limbs and by
+ * ones too wide for that */
+static void check_hoisted(uint64_t *a, uint32_t level, uint32_t key_level, uint32_t pattern) {
+    const uint32_t key_digits = params_digit_count(now.f.params, key_level),
+                   threads = (uint32_t)omp_get_max_threads();
+    uint64_t *key = poly(basis_qp(key_level), 4 * key_digits, pattern);
+    uint64_t *scratch = memory(hoisted_switch_scratch(now.f.params, level + 1, 2) * now.f.n * 8);
+    const uint64_t key_words = 2 * key_digits * poly_bytes(basis_qp(key_level)) / 8;
+    const key_table_entry entries[3] = {{(uint64_t)(uintptr_t)key, key_level + 1, 0},
+                                        {0, key_level + 1, 0},
+                                        {(uint64_t)(uintptr_t)(key + key_words), key_level + 1, 0}};
+    const key_product_item items[4] = {{0, 0, 5, 0}, {0, 2, 25, 1}, {0, 1, 3, 1}, {0, 0, 2 * now.f.n - 1, 1}};
+    const uint32_t teams[3] = {threads, 2, 7};
+    for (uint32_t t = 0; t < (now.switches_seen % 16 == 1 ? 3 : 1); t++)
+        for (uint32_t kept = 0; kept < 2; kept++) {
+            kernel_hoisted_switch_args args = {
+                .tables = now.f.tables,
+                .out = device_fixture_poly(NULL, 2, basis_q(level)),
+                .a = device_fixture_poly(a, 1, basis_q(level)),
+                .add = device_fixture_poly(kept ? a + poly_bytes(basis_q(level)) / 8 : NULL, kept,
+                                           basis_q(level)),
+                .out_count = 1 + kept,
+                .out_batch_stride = 2 * (level + 1),
+                .keys = entries,
+                .key_count = 3,
+                .items = items,
+                .items_host = items,
+                .item_count = kept ? 4 : 1,
+                .scratch = scratch};
+            omp_set_num_threads((int)teams[t]);
+            compare(KERNEL_HOISTED_SWITCH, &args, &args.out.words,
+                    args.out_count * 2 * poly_bytes(basis_q(level)));
+        }
+    omp_set_num_threads((int)threads);
+    free(key), free(scratch);
+}
+
 static void check_keyswitch(uint32_t level, uint32_t pattern) {
     const uint32_t key_level = now.f.params->q_count - 1;
     uint64_t *a = poly(basis_q(level), 2, pattern), *digits = check_mod_up(a, level);
@@ -333,7 +370,7 @@ static void check_keyswitch(uint32_t level, uint32_t pattern) {
         free(scratch);
     }
     if (now.f.params->log_n <= 13 && (pattern == 2 || pattern >= PATTERN_RANDOM))
-        check_switches(a, level, key_level, pattern);
+        check_switches(a, level, key_level, pattern), check_hoisted(a, level, key_level, pattern);
     free(a), free(digits), free(sum);
 }
 

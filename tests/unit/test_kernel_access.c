@@ -53,6 +53,7 @@ typedef union arguments {
     kernel_rescale_args rescale;
     kernel_diagonal_sum_args diagonal;
     kernel_permute_sum_args permute;
+    kernel_hoisted_switch_args hoisted;
     kernel_matrix_product_args matrix;
     kernel_unpack_args unpack;
     kernel_expand_args expand;
@@ -62,7 +63,7 @@ typedef union arguments {
     kernel_counter_args counter;
 } arguments;
 
-static key_product_item key_items[3], switch_items[2];
+static key_product_item key_items[3], switch_items[2], hoisted_items[3];
 static diagonal_item diagonal_items[3];
 static permute_item permute_items[2];
 
@@ -87,6 +88,8 @@ static arguments good(kernel_id kernel) {
     const key_product_item switches[2] = {{0, 2, 1, 0}, {1, 0, 5, 0}};
     memcpy(key_items, items, sizeof items);
     memcpy(switch_items, switches, sizeof switches);
+    memcpy(hoisted_items, items, sizeof items);
+    hoisted_items[1].digits = hoisted_items[2].digits = 0;
     memcpy(diagonal_items, diagonals, sizeof diagonals);
     memcpy(permute_items, permutes, sizeof permutes);
     switch (kernel) {
@@ -160,6 +163,19 @@ static arguments good(kernel_id kernel) {
                                                 .keys = (void *)at('K'),
                                                 .key_count = 3,
                                                 .scratch = at('S')};
+        break;
+    case KERNEL_HOISTED_SWITCH:
+        a.hoisted = (kernel_hoisted_switch_args){.out = poly('O', 2, 3, 0),
+                                                 .a = poly('A', 1, 3, 0),
+                                                 .add = poly('B', 1, 3, 0),
+                                                 .out_count = 2,
+                                                 .out_batch_stride = 6,
+                                                 .keys = (void *)at('K'),
+                                                 .key_count = 3,
+                                                 .items = (void *)at('I'),
+                                                 .items_host = hoisted_items,
+                                                 .item_count = 3,
+                                                 .scratch = at('S')};
         break;
     case KERNEL_MOD_DOWN:
         a.mod_down = (kernel_mod_down_args){.out = poly('O', 2, 2, 0),
@@ -262,6 +278,9 @@ static void accesses_are_those_of_the_definition(void **state) {
          {{'O', LIMBS(8), true}, {'A', LIMBS(20), false}, {'B', LIMBS(6), false}, {'S', LIMBS(32), true}}},
         {KERNEL_KEY_SWITCH,
          {{'O', LIMBS(8), true}, {'A', LIMBS(9), false}, {'B', LIMBS(6), false}, {'S', LIMBS(78), true}}},
+        /* scratch: 3 + 2 digits x 5, and for each of 2 outs 2 x (5 + 8) */
+        {KERNEL_HOISTED_SWITCH,
+         {{'O', LIMBS(12), true}, {'A', LIMBS(3), false}, {'B', LIMBS(3), false}, {'S', LIMBS(65), true}}},
         {KERNEL_RESCALE, {{'O', LIMBS(4), true}, {'A', LIMBS(6), false}, {'S', LIMBS(6), true}}},
         {KERNEL_DIAGONAL_SUM, {{'O', LIMBS(20), true}, {'A', LIMBS(20), false}}},
         {KERNEL_PERMUTE_SUM, {{'O', LIMBS(3), true}, {'A', LIMBS(9), false}, {'B', LIMBS(3), false}}},
@@ -457,6 +476,21 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_MOD_DOWN, a.mod_down.batch_count = UINT32_MAX, "batch_count");
     ALIAS(KERNEL_MOD_DOWN, a.mod_down.scratch = at('B'), "scratch");
     ALIAS(KERNEL_MOD_DOWN, a.mod_down.add.words = at('O'), "add");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.a.component_count = 2, "a");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.a.basis.q_count = 2, "out");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.out.component_count = 1, "out");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.out_count = 0, "out_count");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.keys = NULL, "keys");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.items_host = NULL, "items");
+    INVALID(KERNEL_HOISTED_SWITCH, hoisted_items[1].digits = 1, "items");
+    INVALID(KERNEL_HOISTED_SWITCH, hoisted_items[0].out_index = 1, "items");
+    INVALID(KERNEL_HOISTED_SWITCH, hoisted_items[2].key = 3, "items");
+    INVALID(KERNEL_HOISTED_SWITCH, hoisted_items[2].galois_element = 6, "items");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.add.basis.q_count = 2, "add");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.scratch = NULL, "scratch");
+    ALIAS(KERNEL_HOISTED_SWITCH, a.hoisted.out.words = at('A'), "a");
+    ALIAS(KERNEL_HOISTED_SWITCH, a.hoisted.out.words = at('B'), "add");
+    ALIAS(KERNEL_HOISTED_SWITCH, a.hoisted.scratch = at('O') + 11 * N, "scratch");
     INVALID(KERNEL_RESCALE, a.rescale.a = poly('A', 2, 1, 0), "a");
     INVALID(KERNEL_RESCALE, a.rescale.out = poly('O', 2, 3, 0), "out");
     INVALID(KERNEL_RESCALE, a.rescale.out.component_count = 1, "out");
