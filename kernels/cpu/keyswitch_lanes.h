@@ -241,7 +241,10 @@ ALWAYS w64 fold_words(w64 low, w64 high, w64 carry, w64 carry_quotient, w64 redu
     return _mm512_and_si512(_mm512_madd52lo_epu64(sum, f, q_negated), w64_all(((uint64_t)1 << 52) - 1));
 }
 
-#define TERMS_MAX 14u /* and what was there before: 15 keep the high half below 2^52 */
+/* the next block's lines of a key: twice as many streams as digits are more than the processor's own
+ * prefetching follows well. Behind a key's end: an address that is not there is no fault. */
+#define PREFETCH(word) _mm_prefetch((const char *)(word), _MM_HINT_T0)
+#define TERMS_MAX      14u /* and what was there before: 15 keep the high half below 2^52 */
 
 static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *product,
                         const product_shape *shape) {
@@ -266,6 +269,7 @@ static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *prod
             for (uint32_t d = 0; d < in.count; key += 2 * in.component_words) {
                 const w64 x = w64_permute(w64_load(in.digit[d] + from), order);
                 const w64 k0 = w64_load(key), k1 = w64_load(key + in.component_words);
+                PREFETCH(key + PERMUTE_BLOCK), PREFETCH(key + in.component_words + PERMUTE_BLOCK);
                 low0 = _mm512_madd52lo_epu64(low0, x, k0), high0 = _mm512_madd52hi_epu64(high0, x, k0);
                 low1 = _mm512_madd52lo_epu64(low1, x, k1), high1 = _mm512_madd52hi_epu64(high1, x, k1);
                 if (++d % TERMS_MAX == 0) {
