@@ -18,6 +18,7 @@
 #define TEXT_BYTES_MAX        1024u
 #define SHAPE_AXES_MAX        8u
 #define WIDTH_MAX             (1u << 24)
+#define CLASSES_MAX           256u /* of votes between pairs */
 
 typedef Ckksd__V1__ModelDescription description;
 
@@ -342,10 +343,34 @@ static ckks_status check_output_layout(const Ckksd__V1__OutputLayout *l, const c
                         l->slot_count, "output_layout", err);
 }
 
-static ckks_status check_postprocess_step(uint64_t *width, const Ckksd__V1__PostprocessStep *s,
-                                          ckks_error *err) {
+/* of a step over pairs of classes; 0: no count of classes has so many pairs */
+static uint64_t classes_of_pairs(uint64_t pairs) {
+    for (uint64_t k = 2; k <= CLASSES_MAX; k++)
+        if (k * (k - 1) / 2 == pairs) return k;
+    return 0;
+}
+
+static ckks_status check_pairs(uint64_t *width, uint64_t *classes, const Ckksd__V1__PostprocessStep *s,
+                               ckks_error *err) {
+    *classes = classes_of_pairs(*width);
+    if (!*classes)
+        return refuse(err, "postprocess", "%llu scores are not one for each pair of classes",
+                      (unsigned long long)*width);
+    if (s->n_scale != s->n_offset || (s->n_scale && s->n_scale != *width))
+        return refuse(err, "postprocess.scale", "%zu and %zu numbers for %llu pairs", s->n_scale, s->n_offset,
+                      (unsigned long long)*width);
+    for (size_t i = 0; i < s->n_scale; i++)
+        if (!isfinite(s->scale[i]) || !isfinite(s->offset[i]))
+            return refuse(err, "postprocess.scale", "pair %zu has a number that is not finite", i);
+    if (s->n_scale) *width = *classes;
+    return CKKS_OK;
+}
+
+/* *counted: the classes that labels are for, 0 until a step says so */
+static ckks_status check_postprocess_step(uint64_t *width, uint64_t *counted,
+                                          const Ckksd__V1__PostprocessStep *s, ckks_error *err) {
     ckks_status rc;
-    if (s->kind < 1 || s->kind > 8)
+    if (s->kind < 1 || s->kind > 12)
         return ckks_error_set(err, CKKS_UNSUPPORTED, "postprocess.kind", "unknown step %u", s->kind);
     if (s->kind == 1) {
         if ((rc = check_list(s->offset, s->n_offset, *width, "postprocess.offset", err)) != CKKS_OK)
@@ -358,10 +383,11 @@ static ckks_status check_postprocess_step(uint64_t *width, const Ckksd__V1__Post
                           (unsigned long long)*width);
         if (s->append_complement) *width = 2;
     }
+    if (s->kind == 12 && (rc = check_pairs(width, counted, s, err)) != CKKS_OK) return rc;
     if (s->has_threshold && !isfinite(s->threshold))
         return refuse(err, "postprocess.threshold", "the threshold is not a number");
     /* one score names two classes, by its sign or threshold */
-    const uint64_t classes = *width == 1 ? 2 : *width;
+    const uint64_t classes = *counted ? *counted : *width == 1 ? 2 : *width;
     if (s->kind == 5 && s->n_labels != classes && s->n_integer_labels != classes)
         return refuse(err, "postprocess.labels", "%zu names for %llu classes",
                       s->n_labels + s->n_integer_labels, (unsigned long long)classes);
@@ -388,7 +414,7 @@ ckks_status description_validate(const Ckksd__V1__ModelDescription *d, const des
                                  ckks_error *err) {
     ckks_status rc;
     ckks_params params;
-    uint64_t bytes, input_total, output_total, width = 0, score_count;
+    uint64_t bytes, input_total, output_total, width = 0, score_count, class_count = 0;
     if (!d) return refuse(err, "description", "description is absent");
     if ((rc = check_text(d->name, "name", true, err)) != CKKS_OK) return rc;
     if ((rc = check_text(d->version, "version", false, err)) != CKKS_OK) return rc;
@@ -406,7 +432,8 @@ ckks_status description_validate(const Ckksd__V1__ModelDescription *d, const des
     if ((rc = check_output_layout(d->output_layout, &params, output_total, err)) != CKKS_OK) return rc;
     score_count = d->output_layout->element_count;
     for (size_t i = 0; i < d->n_postprocess; i++)
-        if ((rc = check_postprocess_step(&score_count, d->postprocess[i], err)) != CKKS_OK) return rc;
+        if ((rc = check_postprocess_step(&score_count, &class_count, d->postprocess[i], err)) != CKKS_OK)
+            return rc;
     return check_ranges(d, err);
 }
 

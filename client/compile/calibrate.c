@@ -109,13 +109,36 @@ static double half_range(const ir_node *n) {
     return (high - low) / 2;
 }
 
+/* Where the polynomial holds: the observed range and a margin on both sides, which stays on this side of zero
+ * for functions that end there. */
+static ckks_status set_interval(ir_node *made, const ir_node *input, double margin, ckks_error *err) {
+    const double span = fmax(input->maximum - input->minimum, 1e-3), widen = 0.5 * margin * span;
+    const ir_domain domain = ir_function_domain(made->function, made->parameters);
+    made->interval_low = input->minimum - widen;
+    made->interval_high = made->interval_low + span + 2 * widen;
+    if (domain == IR_DOMAIN_ALL) return CKKS_OK;
+    if (input->minimum > 0) {
+        made->interval_low = fmax(made->interval_low, input->minimum / (1 + 2 * margin));
+        return CKKS_OK;
+    }
+    if (input->maximum < 0 && domain == IR_DOMAIN_NOT_ZERO) {
+        made->interval_high = fmin(made->interval_high, input->maximum / (1 + 2 * margin));
+        return CKKS_OK;
+    }
+    return ckks_error_set(
+        err, CKKS_PRECISION, made->source,
+        "its input is between %.3g and %.3g on the calibration rows: roots, logarithms and quotients run "
+        "encrypted only where it stays %s, since no polynomial follows them to zero. Add a constant before "
+        "it, or end the model before it and let the client do the rest",
+        input->minimum, input->maximum, domain == IR_DOMAIN_POSITIVE ? "above zero" : "on one side of zero");
+}
+
 static ckks_status make_polynomial(ir_graph *out, ir_node *node, uint32_t from, const ir_node *input,
                                    double tolerance, double margin, uint32_t *number, ckks_error *err) {
-    const double span = fmax(input->maximum - input->minimum, 1e-3), widen = 0.5 * margin * span;
     ir_node made = *node;
     made.kind = IR_POLYNOMIAL;
-    made.interval_low = input->minimum - widen;
-    made.interval_high = made.interval_low + span + 2 * widen;
+    ckks_status rc = set_interval(&made, input, margin, err);
+    if (rc != CKKS_OK) return rc;
     made.coefficients = arena_take(out->memory, POLYNOMIAL_DEGREE_MAX + 1, sizeof *made.coefficients);
     double *factor = arena_take(out->memory, input->count, sizeof *factor);
     double *bias = arena_take(out->memory, input->count, sizeof *bias);
@@ -132,7 +155,7 @@ static ckks_status make_polynomial(ir_graph *out, ir_node *node, uint32_t from, 
         factor[i] = 1 / half;
         bias[i] = -(made.interval_low + half) / half;
     }
-    ckks_status rc = sparse_gather(&matrix, out->memory, input->count, input->count, NULL, factor, err);
+    rc = sparse_gather(&matrix, out->memory, input->count, input->count, NULL, factor, err);
     if (rc == CKKS_OK) rc = ir_linear(&made.a, out, from, matrix, bias, node->source, err);
     if (rc == CKKS_OK) ir_copy_shape(&out->nodes[made.a], input);
     return rc == CKKS_OK ? ir_append(number, out, &made, err) : rc;

@@ -125,6 +125,12 @@ static ckks_status read_model(compilation *c, ckks_error *err) {
         const ckks_status copied = report_refusals(c->report, c->model, err);
         if (copied != CKKS_OK) return copied;
     }
+    if (rc == CKKS_OK && c->model->left_out)
+        rc = report_note(
+            c->report, err,
+            "of the model's outputs clients get the label; left out, since it is made of scores in "
+            "ways that encrypted numbers do not allow: %s",
+            c->model->left_out);
     return rc;
 }
 
@@ -274,9 +280,13 @@ static uint32_t label_of(const double *scores, uint32_t count) {
 
 static void compare_labels(compilation *c) {
     uint64_t agree = 0;
-    for (uint64_t r = 0; r < c->data.row_count; r++)
-        agree += label_of(c->scores + r * c->score_count, c->score_count) ==
-                 label_of(c->original + r * c->score_count, c->score_count);
+    const uint32_t classes =
+        c->lowered.steps.link == POST_ONE_VS_ONE ? client_pair_classes(c->score_count) : 0;
+    for (uint64_t r = 0; r < c->data.row_count; r++) {
+        const double *a = c->scores + r * c->score_count, *b = c->original + r * c->score_count;
+        agree += classes ? client_pair_winner(a, classes) == client_pair_winner(b, classes)
+                         : label_of(a, c->score_count) == label_of(b, c->score_count);
+    }
     c->report->summary.agreement = (double)agree / (double)c->data.row_count;
     c->report->summary.score_minimum = c->graph.nodes[c->graph.output].minimum * c->score_scale;
     c->report->summary.score_maximum = c->graph.nodes[c->graph.output].maximum * c->score_scale;

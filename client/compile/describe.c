@@ -148,8 +148,14 @@ static ckks_status describe_postprocess(Ckksd__V1__ModelDescription *d, const cl
         list->factor = score_scale;
         step->n_scale = 1, step->scale = &list->factor;
     }
-    if (s->link) add_step(d, list, s->link);
-    if (s->has_label && s->is_binary) {
+    if (s->link) {
+        Ckksd__V1__PostprocessStep *step = add_step(d, list, s->link);
+        step->n_scale = step->n_offset = s->pair_count;
+        step->scale = s->pair_scale, step->offset = s->pair_offset;
+    }
+    if (s->link == POST_ONE_VS_ONE) {
+        /* it has chosen the label */
+    } else if (s->has_label && s->is_binary) {
         Ckksd__V1__PostprocessStep *step = add_step(d, list, POST_BINARY);
         step->has_threshold = 1, step->threshold = s->threshold;
         step->has_append_complement = 1, step->append_complement = s->append_complement;

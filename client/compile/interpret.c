@@ -10,8 +10,9 @@
 
 ckks_status model_evaluate_node(const onnx_model *m, const model_node *node, bool scores_only,
                                 uint64_t *work_left, tensor *values, arena *memory, ckks_error *err) {
-    evaluation e = {
-        .model = m, .node = node, .memory = memory, .scores_only = scores_only, .work_left = work_left};
+    evaluation e = {.model = m, .node = node, .memory = memory, .work_left = work_left};
+    for (uint32_t k = 0; k < node->output_count; k++)
+        e.scores_only = e.scores_only || (scores_only && node->outputs[k] == m->score_value);
     if (!node->op || values[node->outputs[0]].data) return CKKS_OK; /* unknown, or a folded constant */
     e.in = arena_take(memory, (uint64_t)node->input_count + OPERATOR_INPUTS_MIN, sizeof(tensor *));
     e.out = arena_take(memory, node->output_count, sizeof(tensor *));
@@ -104,7 +105,7 @@ ckks_status onnx_model_load(onnx_model **out, const char *path, ckks_error *err)
 }
 
 uint32_t onnx_model_score_count(const onnx_model *model) {
-    return model->values[model->score_value].sample.count;
+    return model->score_count;
 }
 
 ckks_status onnx_interpret(double *scores, const onnx_model *model, const double *rows, uint64_t row_count,

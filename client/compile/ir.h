@@ -41,13 +41,28 @@ typedef enum ir_function {
     IR_CLIP, /* [low, high], may be infinite */
     IR_ABS,
     IR_EXP,
-    IR_POW /* [exponent]: a whole number >= 0 is a polynomial as it stands */
+    IR_LOG, /* of numbers above zero */
+    IR_SIN,
+    IR_COS,
+    IR_SINH,
+    IR_COSH,
+    IR_ATAN,
+    IR_ASINH,
+    IR_POW /* [exponent]: a whole number >= 0 is a polynomial as it stands; others as ir_function_domain says
+            */
 } ir_function;
 /* the source of nodes that come from no ONNX node */
 extern const char ir_scaling[];
 
 /* "relu"; "" if there is no such function */
 const char *ir_function_name(ir_function function);
+typedef enum ir_domain {
+    IR_DOMAIN_ALL,
+    IR_DOMAIN_POSITIVE, /* a logarithm, a root */
+    IR_DOMAIN_NOT_ZERO  /* a reciprocal: all on one side of zero */
+} ir_domain;
+/* where the function has values that a polynomial can follow */
+ir_domain ir_function_domain(ir_function function, const double parameters[IR_PARAMETERS]);
 double ir_function_value(ir_function function, const double parameters[IR_PARAMETERS], double x);
 
 typedef struct ir_term {

@@ -23,12 +23,26 @@ static const char *const names[] = {
     [IR_CLIP] = "clip",
     [IR_ABS] = "abs",
     [IR_EXP] = "exp",
+    [IR_LOG] = "log",
+    [IR_SIN] = "sin",
+    [IR_COS] = "cos",
+    [IR_SINH] = "sinh",
+    [IR_COSH] = "cosh",
+    [IR_ATAN] = "atan",
+    [IR_ASINH] = "asinh",
     [IR_POW] = "power",
 };
 
 const char *ir_function_name(ir_function function) {
     const char *name = (size_t)function < sizeof names / sizeof *names ? names[function] : NULL;
     return name ? name : "";
+}
+
+ir_domain ir_function_domain(ir_function function, const double p[IR_PARAMETERS]) {
+    if (function == IR_LOG) return IR_DOMAIN_POSITIVE;
+    if (function != IR_POW) return IR_DOMAIN_ALL;
+    if (p[0] != floor(p[0])) return IR_DOMAIN_POSITIVE;
+    return p[0] < 0 ? IR_DOMAIN_NOT_ZERO : IR_DOMAIN_ALL;
 }
 
 /* log(1 + exp(x)) without overflow */
@@ -82,6 +96,20 @@ double ir_function_value(ir_function function, const double p[IR_PARAMETERS], do
         return fabs(x);
     case IR_EXP:
         return exp(x);
+    case IR_LOG:
+        return log(x);
+    case IR_SIN:
+        return sin(x);
+    case IR_COS:
+        return cos(x);
+    case IR_SINH:
+        return sinh(x);
+    case IR_COSH:
+        return cosh(x);
+    case IR_ATAN:
+        return atan(x);
+    case IR_ASINH:
+        return asinh(x);
     case IR_POW:
         return pow(x, p[0]);
     }

@@ -24,13 +24,19 @@ static void set_shape(ir_node *node, const tensor *shape) {
 }
 _Static_assert(TENSOR_RANK_MAX <= IR_RANK_MAX, "a tensor's axes fit a node");
 
-static ckks_status count_entries(lowering *l, const model_node *node, const ir_node *made, ckks_error *err) {
-    for (uint32_t t = 0; t < made->term_count; t++)
-        l->entry_count += sparse_entry_count(made->terms[t].matrix);
+ckks_status lower_count(lowering *l, const model_node *node, const sparse *matrix, ckks_error *err) {
+    l->entry_count += sparse_entry_count(matrix);
     if (l->entry_count <= LOWERING_ENTRIES_MAX) return CKKS_OK;
     return ckks_error_set(err, CKKS_TOO_LARGE, node->label,
                           "linear layers of more than %llu weights together",
                           (unsigned long long)LOWERING_ENTRIES_MAX);
+}
+
+static ckks_status count_entries(lowering *l, const model_node *node, const ir_node *made, ckks_error *err) {
+    ckks_status rc = CKKS_OK;
+    for (uint32_t t = 0; t < made->term_count && rc == CKKS_OK; t++)
+        rc = lower_count(l, node, made->terms[t].matrix, err);
+    return rc;
 }
 
 ckks_status lower_linear_output(lowering *l, const model_node *node, uint32_t index, uint32_t from,
@@ -174,7 +180,11 @@ static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *e
 
 static bool steps_merge(client_steps *into, const client_steps *from) {
     if (into->link && from->link && into->link != from->link) return false;
-    if (!into->link) into->link = from->link;
+    if (!into->link) {
+        into->link = from->link;
+        into->pair_count = from->pair_count;
+        into->pair_scale = from->pair_scale, into->pair_offset = from->pair_offset;
+    }
     into->has_label = into->has_label || from->has_label;
     into->append_complement = into->append_complement || from->append_complement;
     if (!into->label_count) {
@@ -187,16 +197,61 @@ static bool steps_merge(client_steps *into, const client_steps *from) {
 
 /* A model that ends in one sigmoid is a classifier of two classes. */
 static void complete_steps(client_steps *steps, uint32_t score_count) {
-    if (score_count == 1) {
+    if (score_count == 1 && steps->link != POST_ONE_VS_ONE) {
         steps->is_binary = steps->link == POST_SIGMOID;
         steps->threshold = 0.5;
         steps->has_label = steps->is_binary;
     }
 }
 
+/* Exports of classifiers have the label first, and scores behind it that may be made of it in ways that only
+ * clear numbers allow: the label is enough then. */
+static bool label_suffices(const lowering *l) {
+    const symbol *first = &l->symbols[l->model->outputs[0]];
+    return first->kind == SYMBOL_CLIENT && first->is_label && !first->is_refused;
+}
+
+static ckks_status leave_out(onnx_model *m, uint32_t value, ckks_error *err) {
+    const char *name = m->values[value].name;
+    m->left_out = m->left_out ? arena_format(&m->memory, "%s, %s", m->left_out, name) : name;
+    return m->left_out ? CKKS_OK
+                       : ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, name, "no memory for the graph");
+}
+
+static ckks_status lower_label(lowered_model *out, lowering *l, ckks_error *err) {
+    onnx_model *m = l->model;
+    const symbol *label = &l->symbols[m->outputs[0]];
+    ckks_status rc = CKKS_OK;
+    m->left_out = NULL;
+    m->score_value = label->score_value;
+    out->graph.output = label->node;
+    for (uint32_t i = 0; i < m->output_count && rc == CKKS_OK; i++) {
+        const symbol *s = &l->symbols[m->outputs[i]];
+        const bool is_same = (s->kind == SYMBOL_CLIENT || s->kind == SYMBOL_ENCRYPTED) && !s->is_refused &&
+                             s->node == label->node && steps_merge(&out->steps, &s->steps);
+        if (!is_same && s->kind != SYMBOL_CONSTANT) rc = leave_out(m, m->outputs[i], err);
+    }
+    m->refusal_count = 0; /* of what is left out */
+    return rc;
+}
+
+static ckks_status finish_outputs(lowered_model *out, lowering *l, ckks_error *err) {
+    onnx_model *m = l->model;
+    if (l->graph->nodes[out->graph.output].kind == IR_INPUT)
+        return ckks_error_set(err, CKKS_UNSUPPORTED, m->proto->graph->output[0]->name,
+                              "nothing is computed from the input");
+    m->score_count = l->graph->nodes[out->graph.output].count;
+    complete_steps(&out->steps, m->score_count);
+    return CKKS_OK;
+}
+
 static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *err) {
     onnx_model *m = l->model;
     bool is_found = false, is_refused = false;
+    if (label_suffices(l)) {
+        const ckks_status rc = lower_label(out, l, err);
+        return rc == CKKS_OK ? finish_outputs(out, l, err) : rc;
+    }
     for (uint32_t i = 0; i < m->output_count; i++) {
         const uint32_t value = m->outputs[i];
         const symbol *s = &l->symbols[value];
@@ -221,11 +276,8 @@ static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *er
     }
     const ckks_status rc = model_refusal_status(m, err);
     if (rc != CKKS_OK) return rc;
-    if (!is_found || l->graph->nodes[out->graph.output].kind == IR_INPUT)
-        return ckks_error_set(err, CKKS_UNSUPPORTED, m->proto->graph->output[0]->name,
-                              "nothing is computed from the input");
-    complete_steps(&out->steps, l->graph->nodes[out->graph.output].count);
-    return CKKS_OK;
+    if (!is_found) out->graph.output = 0; /* the input */
+    return finish_outputs(out, l, err);
 }
 
 /* What the client prepares becomes the input; a value that is a part of it, or has another order, is a layer

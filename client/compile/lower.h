@@ -25,7 +25,11 @@ enum {
     POST_LABEL_MAP = 5,
     POST_BINARY = 6,
     POST_SOFTMAX_ZERO = 7,
-    POST_PROBIT = 8
+    POST_PROBIT = 8,
+    POST_EXP = 9,
+    POST_LOG_SOFTMAX = 10,
+    POST_SQRT = 11,
+    POST_ONE_VS_ONE = 12
 };
 
 /* What the client does with the scores: a link function, then a label. */
@@ -38,6 +42,8 @@ typedef struct client_steps {
     uint32_t label_count;
     const char **labels;    /* texts, or NULL */
     int64_t *label_numbers; /* or NULL */
+    uint32_t pair_count;    /* POST_ONE_VS_ONE: [pair_count], or none */
+    double *pair_scale, *pair_offset;
 } client_steps;
 
 typedef struct symbol {
@@ -86,6 +92,8 @@ ckks_status lower_linear(lowering *l, const model_node *node, uint32_t from, con
 /* the same for output `index` */
 ckks_status lower_linear_output(lowering *l, const model_node *node, uint32_t index, uint32_t from,
                                 const sparse *matrix, const double *bias, ckks_error *err);
+/* lower_count: layers that an operator appends itself count towards LOWERING_ENTRIES_MAX. CKKS_TOO_LARGE. */
+ckks_status lower_count(lowering *l, const model_node *node, const sparse *matrix, ckks_error *err);
 /* lower_append: output 0 = a new node. */
 ckks_status lower_append(lowering *l, const model_node *node, ir_node *made, ckks_error *err);
 /* lower_inputs lists what evaluate gets: constants with data, samples of the others; NULL: left out. At least

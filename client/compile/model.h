@@ -126,6 +126,8 @@ struct onnx_model {
     uint32_t bucket_count; /* of the name table, a power of two */
     uint32_t *buckets;
     uint32_t score_value; /* where the encrypted part ends; found by lowering, MODEL_NONE before */
+    const char *left_out; /* outputs that the package does not give, or NULL; found by lowering */
+    uint32_t score_count; /* its elements, before what the client does with them */
     uint32_t refusal_count, refusal_capacity;
     compile_refusal *refusals; /* of operators, by node */
     uint8_t digest[32];        /* SHA-256 of the file, and of what it refers to */

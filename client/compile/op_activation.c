@@ -37,14 +37,25 @@ static const struct {
     {"Erf", IR_ERF, {NULL}, {0}},
     {"Abs", IR_ABS, {NULL}, {0}},
     {"Exp", IR_EXP, {NULL}, {0}},
+    {"Log", IR_LOG, {NULL}, {0}},
+    {"Sin", IR_SIN, {NULL}, {0}},
+    {"Cos", IR_COS, {NULL}, {0}},
+    {"Sinh", IR_SINH, {NULL}, {0}},
+    {"Cosh", IR_COSH, {NULL}, {0}},
+    {"Atan", IR_ATAN, {NULL}, {0}},
+    {"Asinh", IR_ASINH, {NULL}, {0}},
+    {"Sqrt", IR_POW, {NULL}, {0.5}},
+    {"Reciprocal", IR_POW, {NULL}, {-1}},
 };
 
 static activation activation_of(const model_node *node) {
     size_t i = 0, size;
     while (strcmp(table[i].type, node->proto->op_type) != 0) i++;
     activation out = {table[i].function, {0}};
-    for (uint32_t k = 0; k < IR_PARAMETERS && table[i].attributes[k]; k++)
-        out.parameters[k] = node_float(node, table[i].attributes[k], table[i].defaults[k]);
+    for (uint32_t k = 0; k < IR_PARAMETERS; k++) {
+        const char *name = table[i].attributes[k];
+        out.parameters[k] = name ? node_float(node, name, table[i].defaults[k]) : table[i].defaults[k];
+    }
     const uint8_t *approximate = node_text(node, "approximate", &size);
     if (out.function == IR_GELU && approximate && size == 4 && memcmp(approximate, "tanh", 4) == 0)
         out.function = IR_GELU_TANH;
@@ -82,14 +93,23 @@ static ckks_status activation_lower(lowering *l, const model_node *node, ckks_er
     return append(l, node, lower_symbol(l, node, 0)->node, &f, err);
 }
 
-/* a sigmoid at the very end needs no polynomial: the client applies it to the decrypted score */
-static ckks_status sigmoid_lower(lowering *l, const model_node *node, ckks_error *err) {
+/* a function at the very end needs no polynomial: the client applies it to the decrypted score */
+static ckks_status final_lower(lowering *l, const model_node *node, uint32_t link, ckks_error *err) {
     if (!l->is_final[node->outputs[0]]) return activation_lower(l, node, err);
     l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_CLIENT,
                                             .node = lower_symbol(l, node, 0)->node,
                                             .score_value = node->inputs[0],
-                                            .steps = {.link = POST_SIGMOID}};
+                                            .steps = {.link = link}};
     return CKKS_OK;
+}
+static ckks_status sigmoid_lower(lowering *l, const model_node *node, ckks_error *err) {
+    return final_lower(l, node, POST_SIGMOID, err);
+}
+static ckks_status exp_lower(lowering *l, const model_node *node, ckks_error *err) {
+    return final_lower(l, node, POST_EXP, err);
+}
+static ckks_status sqrt_lower(lowering *l, const model_node *node, ckks_error *err) {
+    return final_lower(l, node, POST_SQRT, err);
 }
 
 /* ---- Clip: bounds are attributes before version 11, inputs since ---- */
@@ -253,13 +273,14 @@ static ckks_status pow_lower(lowering *l, const model_node *node, ckks_error *er
     const model_value *v = l->model->values;
     const tensor *exponent = &v[node->inputs[1]].constant;
     const uint32_t from = lower_symbol(l, node, 0)->node, count = v[node->inputs[0]].sample.count;
-    const char *way_out = "whole exponents from 1 to 16 are compiled; write others as products, or use "
-                          "another activation";
+    const char *way_out =
+        "one constant number is compiled; write others as products, or use another activation";
     if (!exponent->data) return lower_refuse(l, node, "the exponent depends on the input", way_out, err);
     const double power = exponent->data[0];
     for (uint32_t i = 0; i < exponent->count; i++)
-        if (exponent->data[i] != power || power != floor(power) || power < 1 || power > POWER_MAX)
-            return lower_refuse(l, node, "the exponent is not one whole number from 1 to 16", way_out, err);
+        if (exponent->data[i] != power || !isfinite(power) || power == 0 || fabs(power) > POWER_MAX)
+            return lower_refuse(l, node, "the exponent is not one number within -16 and 16 other than 0",
+                                way_out, err);
     if (count != v[node->outputs[0]].sample.count)
         return lower_refuse(l, node, "the exponent broadcasts the base", way_out, err);
     if (power == 1) {
@@ -272,25 +293,7 @@ static ckks_status pow_lower(lowering *l, const model_node *node, ckks_error *er
     return append(l, node, from, &f, err);
 }
 
-/* ---- what grows without bound near zero has no polynomial ---- */
-
-static ckks_status singular_evaluate(evaluation *e, ckks_error *err) {
-    const char *type = e->node->proto->op_type;
-    const ckks_status rc = output_like(e, 0, e->in[0], err);
-    for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++) {
-        const double x = e->in[0]->data[i];
-        e->out[0]->data[i] = *type == 'S' ? sqrt(x) : *type == 'L' ? log(x) : 1 / x;
-    }
-    return rc;
-}
-
-static ckks_status singular_lower(lowering *l, const model_node *node, ckks_error *err) {
-    return lower_refuse(l, node, "it has no slope or no value at zero, so no polynomial comes close to it",
-                        "move it behind the outputs, where the client applies it, or use squares, Sigmoid "
-                        "or x*Sigmoid(x) and train again",
-                        err);
-}
-
+#define ABOVE_ZERO "polynomial; where calibration rows stay above zero"
 #define ACTIVATION(type)                                                                                     \
     { "", type, 1, 1, 1, 0, activation_evaluate, activation_lower, "polynomial" }
 
@@ -310,17 +313,23 @@ const operator_row operators_activation[] = {
     ACTIVATION("Mish"),
     ACTIVATION("Erf"),
     ACTIVATION("Abs"),
-    ACTIVATION("Exp"),
+    ACTIVATION("Sin"),
+    ACTIVATION("Cos"),
+    ACTIVATION("Sinh"),
+    ACTIVATION("Cosh"),
+    ACTIVATION("Atan"),
+    ACTIVATION("Asinh"),
+    {"", "Exp", 1, 1, 1, 0, activation_evaluate, exp_lower, "polynomial; at the output: client"},
+    {"", "Log", 1, 1, 1, 0, activation_evaluate, activation_lower, ABOVE_ZERO},
+    {"", "Sqrt", 1, 1, 1, 0, activation_evaluate, sqrt_lower, ABOVE_ZERO "; at the output: client"},
+    {"", "Reciprocal", 1, 1, 1, 0, activation_evaluate, activation_lower,
+     "polynomial; where calibration rows stay on one side of zero"},
     {"", "PRelu", 2, 2, 1, 0, prelu_evaluate, prelu_lower, "polynomial; constant slopes"},
     {"", "Clip", 1, 3, 1, 0, clip_evaluate, clip_lower, "polynomial; constant bounds"},
     {"", "Max", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower, "polynomial; with one constant"},
     {"", "Min", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower, "polynomial; with one constant"},
-    {"", "Pow", 2, 2, 1, 0, pow_evaluate, pow_lower, "constant whole exponents from 1 to 16"},
-    {"", "Sqrt", 1, 1, 1, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, singular_evaluate, singular_lower,
-     "no polynomial comes close to it near zero: move it behind the outputs"},
-    {"", "Log", 1, 1, 1, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, singular_evaluate, singular_lower,
-     "no polynomial comes close to it near zero: move it behind the outputs"},
-    {"", "Reciprocal", 1, 1, 1, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, singular_evaluate, singular_lower,
-     "no polynomial comes close to it near zero: move it behind the outputs"},
+    {"", "Pow", 2, 2, 1, 0, pow_evaluate, pow_lower,
+     "one constant exponent within -16 and 16; broken or negative ones where calibration rows stay above "
+     "zero"},
     {0},
 };

@@ -63,31 +63,6 @@ typedef struct classifier {
     const Onnx__Attribute *texts, *numbers; /* class labels: one of them, or neither */
 } classifier;
 
-static bool text_is(const uint8_t *text, size_t size, const char *expected) {
-    return size == strlen(expected) && memcmp(text, expected, size) == 0;
-}
-
-static ckks_status classifier_link(classifier *c, const model_node *node, ckks_error *err) {
-    static const struct {
-        const char *name;
-        uint32_t link;
-    } links[] = {{"NONE", POST_NONE},
-                 {"LOGISTIC", POST_SIGMOID},
-                 {"SOFTMAX", POST_SOFTMAX},
-                 {"SOFTMAX_ZERO", POST_SOFTMAX_ZERO},
-                 {"PROBIT", POST_PROBIT}};
-    size_t size;
-    const uint8_t *text = node_text(node, "post_transform", &size);
-    c->link = POST_NONE;
-    if (!text) return CKKS_OK;
-    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
-        if (text_is(text, size, links[i].name)) {
-            c->link = links[i].link;
-            return CKKS_OK;
-        }
-    return node_error(node, err, "an unknown post_transform");
-}
-
 static ckks_status classifier_read(classifier *c, const model_node *node, const tensor *x, ckks_error *err) {
     const Onnx__Attribute *weights = node_attribute(node, "coefficients");
     const Onnx__Attribute *bias = node_attribute(node, "intercepts");
@@ -114,7 +89,7 @@ static ckks_status classifier_read(classifier *c, const model_node *node, const 
     for (size_t i = 0; i < weights->n_floats + (c->intercepts ? c->rows : 0); i++)
         if (!isfinite(i < weights->n_floats ? weights->floats[i] : c->intercepts[i - weights->n_floats]))
             return node_error(node, err, "a coefficient is not finite");
-    return classifier_link(c, node, err);
+    return node_link(&c->link, node, err);
 }
 
 static double classifier_weight(const classifier *c, uint32_t row, uint32_t column) {
@@ -168,20 +143,21 @@ static ckks_status classifier_evaluate(evaluation *e, ckks_error *err) {
     return CKKS_OK;
 }
 
-static ckks_status classifier_labels(client_steps *steps, const classifier *c, arena *memory,
-                                     const model_node *node, ckks_error *err) {
-    if (!c->texts && !c->numbers) return CKKS_OK;
-    steps->label_count = (uint32_t)(c->texts ? c->texts->n_strings : c->numbers->n_ints);
-    steps->labels = c->texts ? arena_take(memory, steps->label_count, sizeof *steps->labels) : NULL;
+ckks_status classifier_labels(client_steps *steps, const Onnx__Attribute *texts,
+                              const Onnx__Attribute *numbers, arena *memory, const model_node *node,
+                              ckks_error *err) {
+    if (!texts && !numbers) return CKKS_OK;
+    steps->label_count = (uint32_t)(texts ? texts->n_strings : numbers->n_ints);
+    steps->labels = texts ? arena_take(memory, steps->label_count, sizeof *steps->labels) : NULL;
     steps->label_numbers =
-        c->texts ? NULL : arena_take(memory, steps->label_count, sizeof *steps->label_numbers);
+        texts ? NULL : arena_take(memory, steps->label_count, sizeof *steps->label_numbers);
     if (!steps->labels && !steps->label_numbers) goto exhausted;
     for (uint32_t i = 0; i < steps->label_count; i++) {
-        if (!c->texts) {
-            steps->label_numbers[i] = c->numbers->ints[i];
+        if (!texts) {
+            steps->label_numbers[i] = numbers->ints[i];
             continue;
         }
-        const ProtobufCBinaryData *text = &c->texts->strings[i];
+        const ProtobufCBinaryData *text = &texts->strings[i];
         char *copy = arena_take(memory, text->len + 1, 1);
         if (!copy) goto exhausted;
         if (text->len) memcpy(copy, text->data, text->len);
@@ -190,6 +166,17 @@ static ckks_status classifier_labels(client_steps *steps, const classifier *c, a
     return CKKS_OK;
 exhausted:
     return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for labels");
+}
+
+void classifier_swap_labels(client_steps *steps) {
+    if (steps->label_count != 2) return;
+    if (steps->labels) {
+        const char *first = steps->labels[0];
+        steps->labels[0] = steps->labels[1], steps->labels[1] = first;
+    } else {
+        const int64_t first = steps->label_numbers[0];
+        steps->label_numbers[0] = steps->label_numbers[1], steps->label_numbers[1] = first;
+    }
 }
 
 static ckks_status classifier_layer(ir_node *made, lowering *l, const model_node *node, const classifier *c,
@@ -226,7 +213,8 @@ static ckks_status classifier_lower(lowering *l, const model_node *node, ckks_er
     if ((rc = classifier_layer(&made, l, node, &c, err)) != CKKS_OK) return rc;
     if ((rc = ir_append(&scores.node, l->graph, &made, err)) != CKKS_OK) return rc;
     scores.steps.link = c.link;
-    if ((rc = classifier_labels(&scores.steps, &c, l->memory, node, err)) != CKKS_OK) return rc;
+    if ((rc = classifier_labels(&scores.steps, c.texts, c.numbers, l->memory, node, err)) != CKKS_OK)
+        return rc;
     symbol label = scores;
     label.is_label = label.steps.has_label = true;
     l->symbols[node->outputs[0]] = label;
@@ -248,9 +236,11 @@ static ckks_status normalizer_evaluate(evaluation *e, ckks_error *err) {
     const tensor *x = e->in[0];
     size_t size;
     const uint8_t *norm = node_text(e->node, "norm", &size);
-    const bool is_max = !norm || text_is(norm, size, "MAX"), is_root = norm && text_is(norm, size, "L2");
+    const bool is_max = !norm || node_text_is(norm, size, "MAX"),
+               is_root = norm && node_text_is(norm, size, "L2");
     double total = 0;
-    if (!is_max && !is_root && !text_is(norm, size, "L1")) return node_error(e->node, err, "an unknown norm");
+    if (!is_max && !is_root && !node_text_is(norm, size, "L1"))
+        return node_error(e->node, err, "an unknown norm");
     const ckks_status rc = output_like(e, 0, x, err);
     if (rc != CKKS_OK) return rc;
     for (uint32_t i = 0; i < x->count; i++)
@@ -288,7 +278,7 @@ static ckks_status normalizer_lower(lowering *l, const model_node *node, ckks_er
         from->kind == SYMBOL_CLIENT && !from->is_label &&
         (from->steps.link == POST_SOFTMAX || from->steps.link == POST_SOFTMAX_ZERO ||
          (from->steps.link == POST_SIGMOID && is_mirrored_pair(&l->graph->nodes[from->node])));
-    if (!adds_up || !norm || !text_is(norm, size, "L1"))
+    if (!adds_up || !norm || !node_text_is(norm, size, "L1"))
         return lower_refuse(l, node, "it divides by a sum of values that are known only when decrypted",
                             "leave it out: the client can normalise the scores", err);
     lower_pass(l, node);

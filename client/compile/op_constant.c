@@ -213,6 +213,23 @@ static ckks_status compare_lower(lowering *l, const model_node *node, ckks_error
                         "leave the score as output: the client compares", err);
 }
 
+/* of one score, at the end: the client's label, -1 or 1 */
+static ckks_status sign_lower(lowering *l, const model_node *node, ckks_error *err) {
+    if (!l->is_final[node->outputs[0]] || l->model->values[node->inputs[0]].sample.count != 1)
+        return compare_lower(l, node, err);
+    symbol made = {.kind = SYMBOL_CLIENT,
+                   .node = lower_symbol(l, node, 0)->node,
+                   .score_value = node->inputs[0],
+                   .is_label = true,
+                   .steps = {.label_count = 2}};
+    made.steps.label_numbers = arena_take(l->memory, 2, sizeof *made.steps.label_numbers);
+    if (!made.steps.label_numbers)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for labels");
+    made.steps.label_numbers[0] = -1, made.steps.label_numbers[1] = 1;
+    l->symbols[node->outputs[0]] = made;
+    return CKKS_OK;
+}
+
 #define CONSTANT(type, inputs, evaluate)                                                                     \
     { "", type, inputs, inputs, 1, OPERATOR_CONSTANT_ONLY, evaluate, compare_lower, NULL }
 
@@ -222,7 +239,8 @@ const operator_row operators_constant[] = {
     CONSTANT("ConstantOfShape", 1, fill_evaluate),
     CONSTANT("Range", 3, range_evaluate),
     CONSTANT("Not", 1, one_evaluate),
-    CONSTANT("Sign", 1, one_evaluate),
+    {"", "Sign", 1, 1, 1, OPERATOR_CONSTANT_ONLY, one_evaluate, sign_lower,
+     "of one score at the output: a label, by the client"},
     CONSTANT("Floor", 1, one_evaluate),
     CONSTANT("Ceil", 1, one_evaluate),
     CONSTANT("Round", 1, one_evaluate),

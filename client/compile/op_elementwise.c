@@ -63,6 +63,34 @@ static ckks_status lower_affine(lowering *l, const model_node *node, uint32_t si
     return lower_linear(l, node, lower_symbol(l, node, side)->node, matrix, bias, err);
 }
 
+/* 1 / x, which is a polynomial where calibration rows stay on one side of zero */
+static ckks_status append_reciprocal(uint32_t *out, lowering *l, const model_node *node, uint32_t side,
+                                     ckks_error *err) {
+    ir_node made = {.kind = IR_ACTIVATION,
+                    .count = l->model->values[node->inputs[side]].sample.count,
+                    .function = IR_POW,
+                    .parameters = {-1},
+                    .a = lower_symbol(l, node, side)->node,
+                    .source = node->label};
+    return ir_append(out, l->graph, &made, err);
+}
+
+/* a constant over an encrypted value: y[i] = c[read[i]] / b[index[i]] */
+static ckks_status lower_reciprocal(lowering *l, const model_node *node, const double *c,
+                                    const uint32_t *read, const uint32_t *index, ckks_error *err) {
+    const model_value *v = l->model->values;
+    const uint32_t count = v[node->outputs[0]].sample.count;
+    double *factor = arena_take(l->memory, count, sizeof *factor);
+    sparse *matrix;
+    uint32_t from;
+    if (!factor) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for constants");
+    for (uint32_t i = 0; i < count; i++) factor[i] = c[read[i]];
+    ckks_status rc = append_reciprocal(&from, l, node, 1, err);
+    if (rc == CKKS_OK)
+        rc = sparse_gather(&matrix, l->memory, count, v[node->inputs[1]].sample.count, index, factor, err);
+    return rc == CKKS_OK ? lower_linear(l, node, from, matrix, NULL, err) : rc;
+}
+
 static ckks_status lower_with_constant(lowering *l, const model_node *node, uint32_t side, const pairing *p,
                                        ckks_error *err) {
     const model_value *v = l->model->values;
@@ -74,9 +102,7 @@ static ckks_status lower_with_constant(lowering *l, const model_node *node, uint
     double *bias = arena_take(l->memory, count, sizeof *bias);
     if (!factor || !bias)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for constants");
-    if (type == 'D' && side == 1)
-        return lower_refuse(l, node, "it divides by a value that depends on the input",
-                            "multiply by a constant instead, or divide before encryption", err);
+    if (type == 'D' && side == 1) return lower_reciprocal(l, node, c, read, index, err);
     for (uint32_t i = 0; i < count; i++) {
         const double value = c[read[i]];
         if (type == 'D' && value == 0) return node_error(node, err, "divides by zero");
@@ -86,11 +112,11 @@ static ckks_status lower_with_constant(lowering *l, const model_node *node, uint
     return lower_affine(l, node, side, index, factor, bias, err);
 }
 
-/* the side's value with as many elements as the output: itself, or a copy by broadcasting */
+/* the side's value `from` with as many elements as the output: itself, or a copy by broadcasting */
 static ckks_status broadcast_node(uint32_t *out, lowering *l, const model_node *node, uint32_t side,
-                                  const uint32_t *index, ckks_error *err) {
+                                  uint32_t from, const uint32_t *index, ckks_error *err) {
     const model_value *v = l->model->values;
-    const uint32_t count = v[node->outputs[0]].sample.count, from = lower_symbol(l, node, side)->node;
+    const uint32_t count = v[node->outputs[0]].sample.count;
     sparse *matrix;
     *out = from;
     if (v[node->inputs[side]].sample.count == count) return CKKS_OK;
@@ -123,8 +149,10 @@ static ckks_status lower_encrypted_product(lowering *l, const model_node *node, 
     const uint32_t count = l->model->values[node->outputs[0]].sample.count;
     ir_node made = {.kind = IR_PRODUCT, .count = count};
     gate found;
-    ckks_status rc = broadcast_node(&made.a, l, node, 0, p->a, err);
-    if (rc == CKKS_OK) rc = broadcast_node(&made.b, l, node, 1, p->b, err);
+    uint32_t second = lower_symbol(l, node, 1)->node;
+    ckks_status rc = broadcast_node(&made.a, l, node, 0, lower_symbol(l, node, 0)->node, p->a, err);
+    if (rc == CKKS_OK && *node->proto->op_type == 'D') rc = append_reciprocal(&second, l, node, 1, err);
+    if (rc == CKKS_OK) rc = broadcast_node(&made.b, l, node, 1, second, p->b, err);
     if (rc != CKKS_OK) return rc;
     if (gate_find(&found, l->graph, &made)) return lower_gate(l, node, &found, err);
     return lower_append(l, node, &made, err);
@@ -163,10 +191,8 @@ static ckks_status elementwise_lower(lowering *l, const model_node *node, ckks_e
     if (!a || !b) return lower_with_constant(l, node, a ? 0 : 1, &p, err);
     switch (*node->proto->op_type) {
     case 'M':
-        return lower_encrypted_product(l, node, &p, err);
     case 'D':
-        return lower_refuse(l, node, "it divides by a value that depends on the input",
-                            "multiply by a constant instead, or divide before encryption", err);
+        return lower_encrypted_product(l, node, &p, err);
     default:
         return lower_encrypted_sum(l, node, &p, err);
     }
@@ -252,7 +278,8 @@ const operator_row operators_elementwise[] = {
     {"", "Add", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
     {"", "Sub", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
     {"", "Mul", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, NULL},
-    {"", "Div", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower, "by constants"},
+    {"", "Div", 2, 2, 1, 0, elementwise_evaluate, elementwise_lower,
+     "by constants, or a polynomial where calibration rows keep the divisor on one side of zero"},
     {"", "Neg", 1, 1, 1, 0, negative_evaluate, negative_lower, NULL},
     {"", "Sum", 1, OPERATOR_MANY, 1, 0, many_evaluate, many_lower, NULL},
     {"", "Mean", 1, OPERATOR_MANY, 1, 0, many_evaluate, many_lower, NULL},

@@ -1,11 +1,5 @@
-/*
- * ai.onnx.ml's LinearRegressor, and SVMRegressor with the linear kernel, whose support vectors add up to one
- * row of weights: dense layers; the link function is the client's.
- */
+/* ai.onnx.ml's LinearRegressor: a dense layer; the link function is the client's. */
 #include "client/compile/operator.h"
-
-#include <math.h>
-#include <string.h>
 
 typedef struct regressor {
     uint32_t columns, rows;
@@ -14,27 +8,6 @@ typedef struct regressor {
     uint32_t link;
 } regressor;
 
-static bool text_is(const uint8_t *text, size_t size, const char *expected) {
-    return text && size == strlen(expected) && memcmp(text, expected, size) == 0;
-}
-
-static ckks_status regressor_link(regressor *r, const model_node *node, ckks_error *err) {
-    static const struct {
-        const char *name;
-        uint32_t link;
-    } links[] = {{"NONE", POST_NONE},
-                 {"LOGISTIC", POST_SIGMOID},
-                 {"SOFTMAX", POST_SOFTMAX},
-                 {"SOFTMAX_ZERO", POST_SOFTMAX_ZERO},
-                 {"PROBIT", POST_PROBIT}};
-    size_t size;
-    const uint8_t *link = node_text(node, "post_transform", &size);
-    r->link = link ? MODEL_NONE : POST_NONE;
-    for (size_t i = 0; link && i < sizeof links / sizeof *links; i++)
-        if (text_is(link, size, links[i].name)) r->link = links[i].link;
-    return r->link == MODEL_NONE ? node_error(node, err, "an unknown post_transform") : CKKS_OK;
-}
-
 static ckks_status regressor_room(regressor *r, const model_node *node, arena *memory, ckks_error *err) {
     r->weights = arena_take(memory, (uint64_t)r->rows * r->columns, sizeof *r->weights);
     r->bias = arena_take(memory, r->rows, sizeof *r->bias);
@@ -42,23 +15,12 @@ static ckks_status regressor_room(regressor *r, const model_node *node, arena *m
     return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a layer");
 }
 
-/* float attributes, all finite */
-static ckks_status list_read(const float **out, size_t *count, const model_node *node, const char *name,
-                             ckks_error *err) {
-    const Onnx__Attribute *a = node_attribute(node, name);
-    *out = a ? a->floats : NULL;
-    *count = a ? a->n_floats : 0;
-    for (size_t i = 0; i < *count; i++)
-        if (!isfinite((*out)[i])) return node_error(node, err, "%s has a number that is not finite", name);
-    return CKKS_OK;
-}
-
 static ckks_status linear_read(regressor *r, const model_node *node, arena *memory, ckks_error *err) {
     const int64_t targets = node_int(node, "targets", 1);
     const float *weights, *bias;
     size_t weight_count, bias_count;
-    ckks_status rc = list_read(&weights, &weight_count, node, "coefficients", err);
-    if (rc == CKKS_OK) rc = list_read(&bias, &bias_count, node, "intercepts", err);
+    ckks_status rc = node_floats(&weights, &weight_count, node, "coefficients", err);
+    if (rc == CKKS_OK) rc = node_floats(&bias, &bias_count, node, "intercepts", err);
     if (rc != CKKS_OK) return rc;
     if (targets < 1 || targets > MODEL_ROW_MAX || weight_count != (uint64_t)targets * r->columns)
         return node_error(node, err, "%zu coefficients for %lld targets of %u columns", weight_count,
@@ -72,54 +34,16 @@ static ckks_status linear_read(regressor *r, const model_node *node, arena *memo
     return CKKS_OK;
 }
 
-/* sum over supports of coefficient * (support . x), plus rho; without supports coefficients are weights */
-static ckks_status support_read(regressor *r, const model_node *node, arena *memory, ckks_error *err) {
-    const float *coefficients, *vectors, *rho;
-    size_t count, vector_count, rho_count;
-    ckks_status rc = list_read(&coefficients, &count, node, "coefficients", err);
-    if (rc == CKKS_OK) rc = list_read(&vectors, &vector_count, node, "support_vectors", err);
-    if (rc == CKKS_OK) rc = list_read(&rho, &rho_count, node, "rho", err);
-    if (rc != CKKS_OK) return rc;
-    const bool has_supports = node_int(node, "n_supports", 0) > 0;
-    const uint64_t wanted = has_supports ? (uint64_t)count * r->columns : 0;
-    if (!count || vector_count != wanted || (has_supports && !vectors) ||
-        (!has_supports && count != r->columns) || rho_count > 1)
-        return node_error(node, err, "%zu coefficients and %zu numbers of support vectors for %u columns",
-                          count, vector_count, r->columns);
-    r->rows = 1;
-    if ((rc = regressor_room(r, node, memory, err)) != CKKS_OK) return rc;
-    for (size_t i = 0; i < count && !has_supports; i++) r->weights[i] = (double)coefficients[i];
-    for (size_t i = 0; i < count && has_supports; i++)
-        for (uint32_t k = 0; k < r->columns; k++)
-            r->weights[k] += (double)coefficients[i] * (double)vectors[i * r->columns + k];
-    r->bias[0] = rho_count ? (double)rho[0] : 0;
-    return CKKS_OK;
-}
-
-static bool is_support(const model_node *node) {
-    return strcmp(node->proto->op_type, "SVMRegressor") == 0;
-}
-
-static bool is_linear_kernel(const model_node *node) {
-    size_t size;
-    const uint8_t *kernel = node_text(node, "kernel_type", &size);
-    return !kernel || text_is(kernel, size, "LINEAR");
-}
-
 static ckks_status regressor_read(regressor *r, const model_node *node, const tensor *x, arena *memory,
                                   ckks_error *err) {
     *r = (regressor){.columns = x->count};
-    const ckks_status rc =
-        is_support(node) ? support_read(r, node, memory, err) : linear_read(r, node, memory, err);
-    return rc == CKKS_OK ? regressor_link(r, node, err) : rc;
+    const ckks_status rc = linear_read(r, node, memory, err);
+    return rc == CKKS_OK ? node_link(&r->link, node, err) : rc;
 }
 
 static ckks_status regressor_evaluate(evaluation *e, ckks_error *err) {
     regressor r;
     const tensor *x = e->in[0];
-    if (is_support(e->node) && (!is_linear_kernel(e->node) || node_int(e->node, "one_class", 0)))
-        return output_like(e, 0, &(tensor){.rank = 2, .dims = {1, 1}, .count = 1},
-                           err); /* refused when lowered */
     ckks_status rc = regressor_read(&r, e->node, x, e->memory, err);
     if (rc != CKKS_OK) return rc;
     CKKS_ASSERT(r.weights && r.bias);
@@ -137,15 +61,6 @@ static ckks_status regressor_evaluate(evaluation *e, ckks_error *err) {
 static ckks_status regressor_lower(lowering *l, const model_node *node, ckks_error *err) {
     regressor r;
     sparse *matrix;
-    if (is_support(node) && !is_linear_kernel(node))
-        return lower_refuse(
-            l, node, "its kernel compares the row with every support vector",
-            "use a linear kernel (scikit-learn: SVR(kernel=\"linear\"), LinearSVR), or a small "
-            "network on the same table",
-            err);
-    if (is_support(node) && node_int(node, "one_class", 0))
-        return lower_refuse(l, node, "a decision by the sign of an encrypted number",
-                            "export the score, and let the client compare it", err);
     ckks_status rc = regressor_read(&r, node, &l->model->values[node->inputs[0]].sample, l->memory, err);
     if (rc != CKKS_OK) return rc;
     CKKS_ASSERT(r.weights && r.bias);
@@ -171,6 +86,5 @@ static ckks_status regressor_lower(lowering *l, const model_node *node, ckks_err
 
 const operator_row operators_linear[] = {
     {"ai.onnx.ml", "LinearRegressor", 1, 1, 1, 0, regressor_evaluate, regressor_lower, NULL},
-    {"ai.onnx.ml", "SVMRegressor", 1, 1, 1, 0, regressor_evaluate, regressor_lower, "linear kernel only"},
     {0},
 };

@@ -1,4 +1,5 @@
-/* Softmax and ArgMax: what comes after the scores, taken by the client once they are decrypted. */
+/* Softmax, LogSoftmax and ArgMax: what comes after the scores, taken by the client once they are decrypted.
+ */
 #include "client/compile/operator.h"
 
 #include <math.h>
@@ -24,11 +25,17 @@ static bool softmax_takes_row(const onnx_model *m, const model_node *node, const
 }
 
 /* one vector: `count` elements that are `stride` apart */
-static void softmax_vector(double *y, const double *x, uint32_t count, uint32_t stride) {
+static void softmax_vector(double *y, const double *x, uint32_t count, uint32_t stride, bool is_log) {
     double top = -INFINITY, total = 0;
     for (uint32_t i = 0; i < count; i++) top = fmax(top, x[(size_t)i * stride]);
     for (uint32_t i = 0; i < count; i++) total += y[(size_t)i * stride] = exp(x[(size_t)i * stride] - top);
-    for (uint32_t i = 0; i < count; i++) y[(size_t)i * stride] /= total;
+    for (uint32_t i = 0; i < count; i++)
+        y[(size_t)i * stride] =
+            is_log ? x[(size_t)i * stride] - top - log(total) : y[(size_t)i * stride] / total;
+}
+
+static bool is_log(const model_node *node) {
+    return *node->proto->op_type == 'L';
 }
 
 static ckks_status softmax_evaluate(evaluation *e, ckks_error *err) {
@@ -43,7 +50,8 @@ static ckks_status softmax_evaluate(evaluation *e, ckks_error *err) {
     const uint32_t count = x->dims[axis] * (is_flat ? stride : 1);
     if (is_flat) stride = 1;
     for (uint32_t i = 0; i < x->count; i++)
-        if (i / stride % count == 0) softmax_vector(e->out[0]->data + i, x->data + i, count, stride);
+        if (i / stride % count == 0)
+            softmax_vector(e->out[0]->data + i, x->data + i, count, stride, is_log(e->node));
     return CKKS_OK;
 }
 
@@ -52,10 +60,11 @@ static ckks_status softmax_lower(lowering *l, const model_node *node, ckks_error
         return lower_refuse(l, node, "a softmax within the row divides by encrypted values",
                             "only a softmax over all scores, at the end, is possible: the client computes it",
                             err);
-    l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_CLIENT,
-                                            .node = lower_symbol(l, node, 0)->node,
-                                            .score_value = node->inputs[0],
-                                            .steps = {.link = POST_SOFTMAX}};
+    l->symbols[node->outputs[0]] =
+        (symbol){.kind = SYMBOL_CLIENT,
+                 .node = lower_symbol(l, node, 0)->node,
+                 .score_value = node->inputs[0],
+                 .steps = {.link = is_log(node) ? POST_LOG_SOFTMAX : POST_SOFTMAX}};
     return CKKS_OK;
 }
 
@@ -104,6 +113,7 @@ static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error 
 
 const operator_row operators_output[] = {
     {"", "Softmax", 1, 1, 1, OPERATOR_CLIENT_SIDE, softmax_evaluate, softmax_lower, "over all scores"},
+    {"", "LogSoftmax", 1, 1, 1, OPERATOR_CLIENT_SIDE, softmax_evaluate, softmax_lower, "over all scores"},
     {"", "ArgMax", 1, 1, 1, OPERATOR_AFTER_SCORES | OPERATOR_CLIENT_SIDE, argmax_evaluate, argmax_lower,
      NULL},
     {0},

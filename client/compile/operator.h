@@ -23,7 +23,7 @@ typedef struct evaluation {
     const tensor **in; /* NULL: left out */
     tensor **out;      /* one for each of the node's outputs */
     arena *memory;
-    bool scores_only;
+    bool scores_only;    /* the node gives the scores: without what the client does later */
     bool is_constant;    /* all inputs are constants */
     uint32_t count_max;  /* elements that an output may have */
     uint64_t *work_left; /* of OPERATOR_WORK_MAX */
@@ -64,7 +64,7 @@ const operator_row *operator_row_at(uint32_t index);
 extern const operator_row operators_gemm[], operators_window[], operators_normalization[],
     operators_elementwise[], operators_shape[], operators_classifier[], operators_encode[],
     operators_linear[], operators_activation[], operators_output[], operators_move[], operators_reduce[],
-    operators_constant[];
+    operators_constant[], operators_svm[];
 
 /* ---- help for evaluate ---- */
 
@@ -75,6 +75,21 @@ ckks_status encoder_codes(double **keys, double **mapped, uint32_t *count, doubl
 
 /* classifier_apply_link: POST_* in place, as the client does it (op_classifier.c). */
 void classifier_apply_link(double *values, uint32_t count, uint32_t link);
+
+/* classifier_labels copies class labels, texts or numbers or neither; classifier_swap_labels exchanges two.
+ */
+ckks_status classifier_labels(client_steps *steps, const Onnx__Attribute *texts,
+                              const Onnx__Attribute *numbers, arena *memory, const model_node *node,
+                              ckks_error *err);
+void classifier_swap_labels(client_steps *steps);
+
+/* node_link: post_transform as POST_*. */
+ckks_status node_link(uint32_t *link, const model_node *node, ckks_error *err);
+/* node_floats: a list attribute, all numbers finite; none if absent. */
+ckks_status node_floats(const float **out, size_t *count, const model_node *node, const char *name,
+                        ckks_error *err);
+/* node_text_is: text may be NULL */
+bool node_text_is(const uint8_t *text, size_t size, const char *expected);
 
 /* output_like gives out[index] the shape of `like` and room for its data. */
 ckks_status output_like(evaluation *e, uint32_t index, const tensor *like, ckks_error *err);

@@ -31,8 +31,6 @@ static const refusal_row rows[] = {
     {"MeanVarianceNormalization", STATISTICS, BATCH_NORM},
     {"LpNormalization", STATISTICS, BATCH_NORM},
     {"LRN", STATISTICS, BATCH_NORM},
-    {"LogSoftmax", "it divides by a sum of encrypted values",
-     "end the model at the scores, or with Softmax: the client computes it after decryption"},
     {"Hardmax", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
     {"TopK", "encrypted numbers cannot be compared", "end the model at the scores: the client sorts"},
     {"ArgMin", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
@@ -50,8 +48,6 @@ static const refusal_row rows[] = {
     {"If", "a branch on encrypted data cannot be taken", "export the branch that inference takes"},
     {"Attention", "scores between positions are softmaxed, which divides by encrypted values",
      "use convolutions or a linear attention without a softmax"},
-    {"Sin", "only activations have polynomials here", "apply it before encryption"},
-    {"Cos", "only activations have polynomials here", "apply it before encryption"},
     {"Scatter", "where it writes is not compiled", "write the placement as a MatMul with constants"},
     {"ScatterND", "where it writes is not compiled", "write the placement as a MatMul with constants"},
     {"ScatterElements", "where it writes is not compiled", "write the placement as a MatMul with constants"},
@@ -73,9 +69,6 @@ static const refusal_row rows[] = {
     {"ai.onnx.ml.TreeEnsemble", "trees compare, which encrypted numbers cannot", DISTIL},
     {"ai.onnx.ml.TreeEnsembleClassifier", "trees compare, which encrypted numbers cannot", DISTIL},
     {"ai.onnx.ml.TreeEnsembleRegressor", "trees compare, which encrypted numbers cannot", DISTIL},
-    {"ai.onnx.ml.SVMClassifier", "a kernel (RBF, polynomial) needs one product per support vector and an exp",
-     "use a linear one (scikit-learn: LinearSVC, or SGDClassifier on Nystroem features with a small network "
-     "behind), or train an MLP"},
 };
 
 static bool has_prefix(const char *text, const char *prefix) {

@@ -3,13 +3,12 @@
 #include <math.h>
 #include <string.h>
 
-static const operator_row *const families[] = {operators_gemm,          operators_window,
-                                               operators_normalization, operators_elementwise,
-                                               operators_activation,    operators_reduce,
-                                               operators_move,          operators_shape,
-                                               operators_constant,      operators_output,
-                                               operators_classifier,    operators_encode,
-                                               operators_linear,        NULL};
+static const operator_row *const families[] = {
+    operators_gemm,        operators_window,     operators_normalization,
+    operators_elementwise, operators_activation, operators_reduce,
+    operators_move,        operators_shape,      operators_constant,
+    operators_output,      operators_classifier, operators_encode,
+    operators_linear,      operators_svm,        NULL};
 
 const operator_row *operator_row_at(uint32_t index) {
     for (const operator_row *const *family = families; *family; family++)
@@ -53,6 +52,41 @@ ckks_status evaluation_work(evaluation *e, uint64_t rows, uint64_t per_row, ckks
                               (unsigned long long)rows, (unsigned long long)per_row,
                               (unsigned long long)OPERATOR_WORK_MAX);
     *e->work_left -= work;
+    return CKKS_OK;
+}
+
+bool node_text_is(const uint8_t *text, size_t size, const char *expected) {
+    return text && size == strlen(expected) && memcmp(text, expected, size) == 0;
+}
+
+ckks_status node_link(uint32_t *link, const model_node *node, ckks_error *err) {
+    static const struct {
+        const char *name;
+        uint32_t link;
+    } links[] = {{"NONE", POST_NONE},
+                 {"LOGISTIC", POST_SIGMOID},
+                 {"SOFTMAX", POST_SOFTMAX},
+                 {"SOFTMAX_ZERO", POST_SOFTMAX_ZERO},
+                 {"PROBIT", POST_PROBIT}};
+    size_t size;
+    const uint8_t *text = node_text(node, "post_transform", &size);
+    *link = POST_NONE;
+    if (!text) return CKKS_OK;
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+        if (node_text_is(text, size, links[i].name)) {
+            *link = links[i].link;
+            return CKKS_OK;
+        }
+    return node_error(node, err, "an unknown post_transform");
+}
+
+ckks_status node_floats(const float **out, size_t *count, const model_node *node, const char *name,
+                        ckks_error *err) {
+    const Onnx__Attribute *a = node_attribute(node, name);
+    *out = a && a->n_floats ? a->floats : NULL;
+    *count = a ? a->n_floats : 0;
+    for (size_t i = 0; i < *count; i++)
+        if (!isfinite((*out)[i])) return node_error(node, err, "%s has a number that is not finite", name);
     return CKKS_OK;
 }
 

@@ -81,6 +81,21 @@ ckks_status client_postprocess(client_prediction *out, const client_model *model
                                ckks_error *err);
 void client_prediction_fini(client_prediction *prediction);
 
+/* ---- classes from scores of pairs (crypto_pairs.c) ---- */
+
+#define CLIENT_CLASSES_MAX 256u
+/* client_pair_classes: how many classes have so many pairs; 0 if none or over CLIENT_CLASSES_MAX. */
+uint32_t client_pair_classes(uint64_t pair_count);
+/* client_pair_winner: the class with most votes, the first of equals; a score above zero is a vote for the
+ * first of its pair. class_count is 2 to CLIENT_CLASSES_MAX, as in the others. */
+uint32_t client_pair_winner(const double *scores, uint32_t class_count);
+/* client_pair_share: the first's share of a pair, 1 / (1 + exp(scale * score + offset)), within 1e-7 and 1.
+ */
+double client_pair_share(double score, double scale, double offset);
+/* client_pair_couple: probabilities[class_count] from the shares of all pairs. CKKS_RESOURCE_EXHAUSTED. */
+ckks_status client_pair_couple(double *probabilities, const double *shares, uint32_t class_count,
+                               ckks_error *err);
+
 /* client_score_factor: by what the client multiplies a decrypted score, before anything else; 1 for most
  * models. Scores of the original model divided by it are what decryption gives. */
 double client_score_factor(const client_model *model);

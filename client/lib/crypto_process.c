@@ -18,7 +18,11 @@ enum {
     POST_LABEL_MAP,
     POST_BINARY,
     POST_SOFTMAX_ZERO,
-    POST_PROBIT
+    POST_PROBIT,
+    POST_EXP,
+    POST_LOG_SOFTMAX,
+    POST_SQRT,
+    POST_ONE_VS_ONE
 };
 enum { LAYOUT_LATENCY = 1, LAYOUT_THROUGHPUT = 2 };
 
@@ -159,6 +163,13 @@ static void post_softmax(double *v, uint32_t count, bool keep_zero) {
     for (uint32_t i = 0; i < count && total > 0; i++) v[i] /= total;
 }
 
+static void post_log_softmax(double *v, uint32_t count) {
+    double top = -INFINITY, total = 0;
+    for (uint32_t i = 0; i < count; i++) top = fmax(top, v[i]);
+    for (uint32_t i = 0; i < count; i++) total += exp(v[i] - top);
+    for (uint32_t i = 0; i < count; i++) v[i] -= top + log(total);
+}
+
 /* the normal quantile: Newton from the middle on a monotone function, clamped where doubles end */
 static double quantile(double p) {
     if (!(p > 0)) return -38;
@@ -209,6 +220,23 @@ static ckks_status post_binary(client_prediction *p, const Ckksd__V1__Postproces
     return CKKS_OK;
 }
 
+static ckks_status post_one_vs_one(client_prediction *p, const Ckksd__V1__PostprocessStep *step,
+                                   ckks_error *err) {
+    const uint32_t pairs = p->value_count, classes = client_pair_classes(pairs);
+    if (!classes || step->n_scale != step->n_offset || (step->n_scale && step->n_scale != pairs))
+        return ckks_error_set(err, CKKS_MALFORMED, "postprocess", "%u scores of pairs of classes", pairs);
+    choose_label(p, client_pair_winner(p->values, classes));
+    if (!step->n_scale) return CKKS_OK;
+    double *probabilities = calloc(classes, sizeof *probabilities);
+    if (!probabilities) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a prediction");
+    for (uint32_t i = 0; i < pairs; i++)
+        p->values[i] = client_pair_share(p->values[i], step->scale[i], step->offset[i]);
+    const ckks_status rc = client_pair_couple(probabilities, p->values, classes, err);
+    free(p->values);
+    p->values = probabilities, p->value_count = classes;
+    return rc;
+}
+
 static ckks_status post_label_map(client_prediction *p, const Ckksd__V1__PostprocessStep *step,
                                   ckks_error *err) {
     /* one score names two classes by its sign, unless a threshold decided before */
@@ -248,6 +276,17 @@ static ckks_status post_step(client_prediction *p, const Ckksd__V1__PostprocessS
     case POST_PROBIT:
         for (uint32_t i = 0; i < p->value_count; i++) p->values[i] = quantile(p->values[i]);
         return CKKS_OK;
+    case POST_EXP:
+        for (uint32_t i = 0; i < p->value_count; i++) p->values[i] = exp(p->values[i]);
+        return CKKS_OK;
+    case POST_LOG_SOFTMAX:
+        post_log_softmax(p->values, p->value_count);
+        return CKKS_OK;
+    case POST_SQRT: /* of a sum of squares: below zero by the error of encryption alone */
+        for (uint32_t i = 0; i < p->value_count; i++) p->values[i] = sqrt(fmax(p->values[i], 0));
+        return CKKS_OK;
+    case POST_ONE_VS_ONE:
+        return post_one_vs_one(p, step, err);
     case POST_ARGMAX:
         choose_label(p, largest(p->values, p->value_count));
         return CKKS_OK;
@@ -280,6 +319,19 @@ static double binary_margin(const Ckksd__V1__ModelDescription *d, double score) 
     return INFINITY;
 }
 
+/* votes may change where a pair does */
+static double pair_margin(const double *scores, uint32_t count) {
+    double margin = INFINITY;
+    for (uint32_t i = 0; i < count; i++) margin = fmin(margin, fabs(scores[i]));
+    return margin;
+}
+
+static bool has_pairs(const Ckksd__V1__ModelDescription *d) {
+    for (size_t i = 0; i < d->n_postprocess; i++)
+        if (d->postprocess[i]->kind == POST_ONE_VS_ONE) return true;
+    return false;
+}
+
 ckks_status client_postprocess(client_prediction *out, const client_model *model, const double *scores,
                                ckks_error *err) {
     const Ckksd__V1__ModelDescription *d = model->description;
@@ -295,9 +347,10 @@ ckks_status client_postprocess(client_prediction *out, const client_model *model
         return rc;
     }
     if (out->has_label)
-        out->margin = model->score_count == 1 ? binary_margin(d, scores[0])
-                                              : margin_to_runner_up(scores, model->score_count,
-                                                                    largest(scores, model->score_count));
+        out->margin = has_pairs(d)              ? pair_margin(scores, model->score_count)
+                      : model->score_count == 1 ? binary_margin(d, scores[0])
+                                                : margin_to_runner_up(scores, model->score_count,
+                                                                      largest(scores, model->score_count));
     return CKKS_OK;
 }
 
@@ -308,6 +361,7 @@ uint32_t client_model_label_count(const client_model *model) {
         const Ckksd__V1__PostprocessStep *s = d->postprocess[i];
         if (s->kind == POST_ARGMAX && !count) count = model->score_count;
         if (s->kind == POST_BINARY) count = 2;
+        if (s->kind == POST_ONE_VS_ONE) count = client_pair_classes(model->score_count);
         if (s->kind == POST_LABEL_MAP) count = (uint32_t)(s->n_labels ? s->n_labels : s->n_integer_labels);
     }
     return count;

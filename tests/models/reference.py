@@ -117,7 +117,7 @@ def refused():
     make = helper.make_tensor_value_info
     write_model(os.path.join(WHERE, "refused.onnx"), "refused",
                 [node("MatMul", ["x", "w"], ["h"], "layer"), node("ReduceMax", ["h"], ["c"], "maximum_1", axes=[1]),
-                 node("Log", ["h"], ["e"], "log_1"), node("Div", ["x", "h"], ["r"], "ratio"),
+                 node("Floor", ["h"], ["e"], "floor_1"), node("Mod", ["x", "h"], ["r"], "ratio", fmod=1),
                  node("Add", ["c", "e"], ["s"], "sum_1"), node("Add", ["s", "r"], ["y"], "sum_2")],
                 [make("x", TensorProto.FLOAT, ["n", 4])], [make("y", TensorProto.FLOAT, None)],
                 [tensor("w", random(4, 4))], is_complete=False)

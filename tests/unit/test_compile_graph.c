@@ -220,20 +220,26 @@ static void every_activation_becomes_a_polynomial_within_its_tolerance(void **st
         [IR_CELU] = {2},         [IR_CLIP] = {-1, 1.5}, [IR_HARD_SIGMOID] = {0.2, 0.5},
         [IR_POW] = {3},
     };
+    /* roots, reciprocals and logarithms where the rows stay above zero */
+    static const double broken[][IR_PARAMETERS] = {{0.5}, {-0.5}, {-1}, {-2}};
     prng r;
     prng_init(&r, 60);
-    for (uint32_t f = IR_RELU; f <= IR_POW; f++) {
+    for (uint32_t number = IR_RELU; number <= IR_POW + 4; number++) {
+        const uint32_t f = number < IR_POW ? number : IR_POW;
+        const bool is_above_zero = number > IR_POW || f == IR_LOG;
         arena memory = {0};
         ir_graph exact, g;
         ckks_error err = {0};
         double rows[64], before[64], after[64];
         const double tolerance = 0.02;
         const calibration data = {rows, 64, 1};
-        for (int i = 0; i < 64; i++) rows[i] = 3 * prng_symmetric(&r);
+        for (int i = 0; i < 64; i++)
+            rows[i] = is_above_zero ? 2.2 + 2 * prng_symmetric(&r) : 3 * prng_symmetric(&r);
         ir_init(&exact, &memory);
         ir_node activation = {.kind = IR_ACTIVATION, .count = 1, .function = (ir_function)f};
         if (f < sizeof parameters / sizeof *parameters)
-            memcpy(activation.parameters, parameters[f], sizeof activation.parameters);
+            memcpy(activation.parameters, number > IR_POW ? broken[number - IR_POW - 1] : parameters[f],
+                   sizeof activation.parameters);
         activation.a = append(&exact, (ir_node){.kind = IR_INPUT, .count = 1});
         exact.output = append(&exact, activation);
         CHECK_STATUS(graph_observe(&exact, &data, before, &err), CKKS_OK);
@@ -252,7 +258,35 @@ static void every_activation_becomes_a_polynomial_within_its_tolerance(void **st
         assert_int_equal(p->kind, IR_POLYNOMIAL);
         assert_true(p->polynomial_error <= tolerance * (high - low) / 2 * 1.01);
         assert_true(worst <= p->polynomial_error * 1.01);
-        if (f == IR_POW) assert_true(p->degree <= 3); /* it is one as it stands */
+        if (is_above_zero) assert_true(p->interval_low > 0);
+        if (number == IR_POW) assert_true(p->degree <= 3); /* it is one as it stands */
+        arena_fini(&memory);
+    }
+}
+
+static void a_root_or_quotient_that_meets_zero_is_refused_by_node(void **state) {
+    (void)state;
+    static const ir_node functions[] = {{.function = IR_LOG},
+                                        {.function = IR_POW, .parameters = {0.5}},
+                                        {.function = IR_POW, .parameters = {-1}}};
+    for (int f = 0; f < 3; f++) {
+        arena memory = {0};
+        ir_graph exact, g;
+        ckks_error err = {0};
+        const double rows[] = {0.5, 2, -0.25};
+        const calibration data = {rows, 2, 1}, all = {rows, 3, 1};
+        ir_init(&exact, &memory);
+        ir_node activation = functions[f];
+        activation.kind = IR_ACTIVATION, activation.count = 1;
+        activation.a = append(&exact, (ir_node){.kind = IR_INPUT, .count = 1});
+        exact.output = append(&exact, activation);
+        exact.nodes[exact.output].source = "root_1";
+        CHECK_STATUS(graph_observe(&exact, &data, NULL, &err), CKKS_OK);
+        CHECK_STATUS(graph_substitute(&g, &exact, 0.02, 0.25, &err), CKKS_OK);
+        exact.nodes[activation.a].minimum = all.rows[2];
+        CHECK_STATUS(graph_substitute(&g, &exact, 0.02, 0.25, &err), CKKS_PRECISION);
+        assert_string_equal(err.field, "root_1");
+        assert_non_null(strstr(err.message, "-0.25"));
         arena_fini(&memory);
     }
 }
@@ -532,6 +566,7 @@ int main(void) {
         cmocka_unit_test(leading_affine_steps_become_the_clients),
         cmocka_unit_test(a_model_that_is_only_affine_keeps_its_last_layer),
         cmocka_unit_test(every_activation_becomes_a_polynomial_within_its_tolerance),
+        cmocka_unit_test(a_root_or_quotient_that_meets_zero_is_refused_by_node),
         cmocka_unit_test(diagonals_compute_the_matrix_and_leave_clean_slots),
         cmocka_unit_test(wide_matrices_need_few_diagonals_and_rotations),
         cmocka_unit_test(smallest_ring_that_passes_the_gate_is_chosen),

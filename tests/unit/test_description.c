@@ -243,7 +243,7 @@ LIE(output_lists_short) {
     d->output_layout->n_output = 1;
 }
 LIE(post_unknown) {
-    d->postprocess[0]->kind = 9;
+    d->postprocess[0]->kind = 13;
 }
 LIE(labels_too_few) {
     d->postprocess[1]->n_labels = 1;
