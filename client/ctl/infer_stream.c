@@ -277,7 +277,7 @@ static ckks_status make_identity(char **out, const infer_stream_job *job, ckks_e
     if (!to) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
     if (job->model->has_digest) hex_encode(digest, job->model->digest, sizeof job->model->digest);
     hex_encode(parameters, job->model->params.id, sizeof job->model->params.id);
-    fprintf(to, "ckksctl infer journal 1, package %s, parameters %s, step %a\n", digest, parameters,
+    fprintf(to, "ckksctl infer journal 2, package %s, parameters %s, step %a\n", digest, parameters,
             job->step);
     return fclose(to) == 0 ? CKKS_OK
                            : ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");

@@ -1,6 +1,7 @@
 #include "client/ctl/journal.h"
 
 #include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 #define JOURNAL_BYTES_MAX (UINT64_C(64) << 20)
 
 struct journal {
-    char *path, *part_path, *journal_path;
+    char *path, *part_path, *journal_path, *identity;
     int part, lines;
     uint64_t part_bytes;
 };
@@ -56,15 +57,34 @@ static bool read_number(const char **at, uint64_t *out, uint64_t max) {
     return true;
 }
 
-/* "ROWS BYTES OFFSET LINE DIGEST ." */
-static bool read_line(const char *line, rows_place *place, uint64_t *bytes) {
+#define CHECK_DIGITS 16u
+
+/* of a line up to its check, in this journal: a digit that changed would lose results, or number rows wrongly
+ */
+static ckks_status line_check(const journal *j, char check[CHECK_DIGITS + 1], const char *line, size_t bytes,
+                              ckks_error *err) {
+    uint8_t digest[SHA256_BYTES];
+    hash_state *hash = hash_create();
+    if (!hash) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
+    hash_update(hash, j->identity, strlen(j->identity));
+    hash_update(hash, line, bytes);
+    hash_finish(hash, digest);
+    hash_destroy(hash);
+    hex_encode(check, digest, CHECK_DIGITS / 2);
+    return CKKS_OK;
+}
+
+/* "ROWS BYTES OFFSET LINE DIGEST CHECK" */
+static bool read_line(const char *line, const char *check, rows_place *place, uint64_t *bytes) {
     char digest[65] = {0};
     uint64_t number;
+    const size_t size = strlen(line);
+    if (size < CHECK_DIGITS || strcmp(line + size - CHECK_DIGITS, check) != 0) return false;
     if (!read_number(&line, &place->row, UINT64_MAX) || !read_number(&line, bytes, INT64_MAX) ||
         !read_number(&line, &place->offset, INT64_MAX) || !read_number(&line, &number, UINT32_MAX))
         return false;
     place->line = (uint32_t)number;
-    if (strlen(line) != 66 || strcmp(line + 64, " .") != 0) return false;
+    if (strlen(line) != 65 + CHECK_DIGITS || line[64] != ' ') return false;
     memcpy(digest, line, 64);
     return hex_decode(place->digest, sizeof place->digest, digest);
 }
@@ -86,7 +106,11 @@ static ckks_status read_journal(journal *j, rows_place **places, uint32_t *count
         uint64_t bytes = 0;
         *end = 0;
         const uint64_t before = *count ? place[-1].row : 0;
-        if (!read_line(at, place, &bytes) || place->row < before || bytes < j->part_bytes)
+        char check[CHECK_DIGITS + 1];
+        const size_t checked = (size_t)(end - at) > CHECK_DIGITS ? (size_t)(end - at) - CHECK_DIGITS : 0;
+        const ckks_status rc = line_check(j, check, at, checked, err);
+        if (rc != CKKS_OK) return rc;
+        if (!read_line(at, check, place, &bytes) || place->row < before || bytes < j->part_bytes)
             return foreign(j, "is damaged", err);
         j->part_bytes = bytes;
         ++*count;
@@ -107,8 +131,9 @@ static ckks_status trim(journal *j, size_t journal_bytes, ckks_error *err) {
     return CKKS_OK;
 }
 
-static ckks_status resume(journal *j, rows_place **places, uint32_t *count, const char *identity,
-                          ckks_error *err) {
+/* *is_empty: the run stopped before its first line was whole; nothing is open then. */
+static ckks_status resume(journal *j, bool *is_empty, rows_place **places, uint32_t *count,
+                          const char *identity, ckks_error *err) {
     uint8_t *text = NULL;
     size_t size = 0, kept = 0;
     ckks_status rc = file_read(&text, &size, j->journal_path, JOURNAL_BYTES_MAX, err);
@@ -120,8 +145,9 @@ static ckks_status resume(journal *j, rows_place **places, uint32_t *count, cons
     }
     text = (uint8_t *)ended;
     ended[size] = 0;
+    if ((*is_empty = size < strlen(identity) && memcmp(text, identity, size) == 0)) goto out;
     rc = read_journal(j, places, count, &kept, ended, size, identity, err);
-    if (rc != CKKS_OK) goto out;
+    if (rc != CKKS_OK || (*is_empty = *count == 0)) goto out;
     if ((j->part = open(j->part_path, O_WRONLY | O_CLOEXEC)) < 0) {
         rc = io_error(j->part_path, "open", err);
         goto out;
@@ -152,6 +178,7 @@ static ckks_status begin(journal *j, const char *identity, const char *head, ckk
 ckks_status journal_open(journal **out, rows_place **places, uint32_t *count, const char *path,
                          const char *identity, const char *head, ckks_error *err) {
     ckks_status rc;
+    bool is_new = false, is_empty = false;
     *out = NULL, *places = NULL, *count = 0;
     journal *j = calloc(1, sizeof *j);
     if (!j) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
@@ -159,11 +186,15 @@ ckks_status journal_open(journal **out, rows_place **places, uint32_t *count, co
     j->path = strdup(path);
     j->part_path = with_suffix(path, ".part");
     j->journal_path = with_suffix(path, ".journal");
-    if (!j->path || !j->part_path || !j->journal_path)
+    j->identity = strdup(identity);
+    if (!j->path || !j->part_path || !j->journal_path || !j->identity)
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
     else if ((rc = file_make_parents(path, err)) == CKKS_OK)
-        rc = access(j->journal_path, F_OK) == 0 ? resume(j, places, count, identity, err)
-                                                : begin(j, identity, head, err);
+        is_new = access(j->journal_path, F_OK) != 0;
+    if (rc == CKKS_OK && !is_new) rc = resume(j, &is_empty, places, count, identity, err);
+    if (rc == CKKS_OK && is_empty && unlink(j->journal_path) != 0)
+        rc = io_error(j->journal_path, "remove", err);
+    if (rc == CKKS_OK && (is_new || is_empty)) rc = begin(j, identity, head, err);
     if (rc == CKKS_OK) {
         *out = j;
         return CKKS_OK;
@@ -176,14 +207,16 @@ ckks_status journal_open(journal **out, rows_place **places, uint32_t *count, co
 
 ckks_status journal_append(journal *j, const char *text, size_t bytes, const rows_place *end,
                            ckks_error *err) {
-    char line[200], digest[65];
-    const ckks_status rc = write_all(j->part, j->part_path, text, bytes, err);
+    char line[240], digest[65];
+    ckks_status rc = write_all(j->part, j->part_path, text, bytes, err);
     if (rc != CKKS_OK) return rc;
     j->part_bytes += bytes;
     const int length =
-        snprintf(line, sizeof line, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu32 " %s .\n", end->row,
+        snprintf(line, sizeof line, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu32 " %s ", end->row,
                  j->part_bytes, end->offset, end->line, hex_encode(digest, end->digest, sizeof end->digest));
-    return write_all(j->lines, j->journal_path, line, (size_t)length, err);
+    if ((rc = line_check(j, line + length, line, (size_t)length, err)) != CKKS_OK) return rc;
+    line[length + (int)CHECK_DIGITS] = '\n';
+    return write_all(j->lines, j->journal_path, line, (size_t)length + CHECK_DIGITS + 1, err);
 }
 
 ckks_status journal_finish(journal *j, ckks_error *err) {
@@ -200,5 +233,6 @@ void journal_close(journal *j) {
     free(j->path);
     free(j->part_path);
     free(j->journal_path);
+    free(j->identity);
     free(j);
 }

@@ -149,7 +149,7 @@ void ctl_bar_update(void *context, uint64_t done, uint64_t total) {
     fflush(stderr);
 }
 
-void ctl_bar_rows(ctl_bar *bar, uint64_t done, uint64_t thousandths, uint64_t rows, uint64_t begin_ns) {
+void ctl_bar_rows(ctl_bar *bar, uint64_t done, uint64_t thousandths, uint64_t row_count, uint64_t begin_ns) {
     const uint64_t now = rpc_now_ns();
     if (!bar->is_on || (thousandths < 1000 && now - bar->shown_ns < 50000000u)) return;
     bar->shown_ns = now;
@@ -157,7 +157,7 @@ void ctl_bar_rows(ctl_bar *bar, uint64_t done, uint64_t thousandths, uint64_t ro
     const double seconds = (double)(now - begin_ns) * 1e-9;
     fprintf(stderr, "\r%s [%.*s%*s] %llu rows, %llu %%, %.0f rows/s\x1b[K", bar->what, filled,
             "##############################", width - filled, "", (unsigned long long)done,
-            (unsigned long long)thousandths / 10, seconds > 0 ? (double)rows / seconds : 0.0);
+            (unsigned long long)thousandths / 10, seconds > 0 ? (double)row_count / seconds : 0.0);
     fflush(stderr);
 }
 

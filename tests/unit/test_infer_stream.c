@@ -1,0 +1,470 @@
+/*
+ * A large file of rows, interrupted in every way: each allocation, each call of the system and each request
+ * fails in turn, the journal is cut and altered at every byte. What comes of it is a typed error, and the
+ * same command goes on and gives the results of a run that nobody disturbed.
+ *
+ * The sources are compiled in here, over a system that fails and a server that is a function.
+ */
+#include "client/ctl/ctl.h"
+#include "client/ctl/infer.h"
+#include "client/lib/rpc_internal.h"
+#include "tests/support/alloc_fault.h"
+#include "tests/support/model_fixture.h"
+
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- a system whose n-th call fails; a write that fails wrote half before ---- */
+
+static struct { uint64_t fail_at, calls; } disk;
+
+static bool disk_fails(void) {
+    if (++disk.calls != disk.fail_at) return false;
+    errno = ENOSPC;
+    return true;
+}
+static ssize_t disk_write(int fd, const void *data, size_t bytes) {
+    if (disk_fails()) return -1;
+    if (disk.calls + 1 == disk.fail_at && bytes > 1) bytes /= 2;
+    return write(fd, data, bytes);
+}
+static int disk_sync(int fd) {
+    (void)fd;
+    return disk_fails() ? -1 : 0;
+}
+static int disk_truncate(int fd, off_t bytes) {
+    return disk_fails() ? -1 : ftruncate(fd, bytes);
+}
+static int disk_rename(const char *from, const char *to) {
+    return disk_fails() ? -1 : rename(from, to);
+}
+static int disk_unlink(const char *path) {
+    return disk_fails() ? -1 : unlink(path);
+}
+static int disk_open(const char *path, int flags, ...) {
+    return disk_fails() ? -1 : open(path, flags, 0644);
+}
+
+/* ---- a server that is a function; its n-th request fails, or somebody presses Ctrl-C in it ---- */
+
+static struct {
+    uint64_t fail_at, interrupt_at;
+    _Atomic uint64_t calls;
+} server;
+
+static ckks_status ciphertexts_of(client_ciphertexts *out, const void *data, size_t bytes, ckks_error *err) {
+    *out = (client_ciphertexts){.count = 1, .items = calloc(1, sizeof *out->items)};
+    if (out->items && (out->items[0].packed = malloc(bytes + 1))) {
+        memcpy(out->items[0].packed, data, bytes);
+        out->items[0].packed_bytes = bytes;
+        return CKKS_OK;
+    }
+    client_ciphertexts_fini(out);
+    return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
+}
+static ckks_status fake_encrypt(client_ciphertexts *out, const client_model *model,
+                                const client_secret_key *secret, const client_public_key *public,
+                                const double *elements, uint32_t row_count, ckks_error *err) {
+    (void)secret, (void)public;
+    return ciphertexts_of(out, elements, (size_t)row_count * model->element_count * sizeof *elements, err);
+}
+static ckks_status fake_infer(client_ciphertexts *out, rpc_connection *connection, const client_model *model,
+                              const uint8_t key_set[32], const client_ciphertexts *inputs,
+                              uint32_t timeout_ms, rpc_timing *timing, ckks_error *err) {
+    (void)connection, (void)model, (void)key_set, (void)timeout_ms, (void)timing;
+    const uint64_t call = atomic_fetch_add(&server.calls, 1) + 1;
+    if (call == server.interrupt_at) raise(SIGINT);
+    if (call == server.fail_at) return ckks_error_set(err, CKKS_UNAVAILABLE, "server", "gone");
+    return ciphertexts_of(out, inputs->items[0].packed, inputs->items[0].packed_bytes, err);
+}
+static ckks_status fake_decrypt(double *scores, const client_model *model, const client_secret_key *secret,
+                                const client_ciphertexts *outputs, uint32_t row_count, ckks_error *err) {
+    double element[64];
+    (void)secret, (void)err;
+    CKKS_ASSERT(model->element_count <= 64);
+    for (uint32_t r = 0; r < row_count; r++) {
+        memcpy(element, outputs->items[0].packed + r * model->element_count * sizeof *element,
+               model->element_count * sizeof *element);
+        memcpy(scores + (size_t)r * model->score_count, element, model->score_count * sizeof *scores);
+    }
+    return CKKS_OK;
+}
+
+/* NOLINTBEGIN(bugprone-suspicious-include) */
+#include "client/ctl/output.c"
+#include "client/ctl/rows.c"
+#include "client/ctl/rows_stream.c"
+#define write     disk_write
+#define fdatasync disk_sync
+#define fsync     disk_sync
+#define ftruncate disk_truncate
+#define rename    disk_rename
+#define unlink    disk_unlink
+#define open      disk_open
+#include "client/ctl/journal.c"
+#undef write
+#undef fdatasync
+#undef fsync
+#undef ftruncate
+#undef rename
+#undef unlink
+#undef open
+#define client_encrypt fake_encrypt
+#define rpc_infer      fake_infer
+#define client_decrypt fake_decrypt
+#include "client/ctl/infer_stream.c"
+/* NOLINTEND(bugprone-suspicious-include) */
+
+/* ---- a run ---- */
+
+#define ROWS 200u /* four parts of at most 64 */
+
+static char folder[64], input[96], output[96], part_path[112], journal_path[112];
+static model_fixture fixture;
+static client_model *model;
+static char *undisturbed;
+static ctl_options options = {.quiet = true};
+
+static char *slurp(const char *path, size_t *size) {
+    FILE *f = fopen(path, "re");
+    *size = 0;
+    if (!f) return NULL;
+    char *text = calloc(1, 1 << 16);
+    assert_non_null(text);
+    *size = fread(text, 1, (1 << 16) - 1, f);
+    fclose(f);
+    return text;
+}
+static void spill(const char *path, const void *data, size_t size) {
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, size, f), size);
+    fclose(f);
+}
+static void write_rows_file(uint32_t row_count, double first) {
+    FILE *f = fopen(input, "we");
+    assert_non_null(f);
+    fputs("alpha,beta,gamma,delta\n", f);
+    for (uint32_t i = 0; i < row_count; i++)
+        fprintf(f, "%.3f,%.3f,%.3f,%.3f\n", i ? (double)(i % 19) - 9 : first, (double)(i * 7 % 17) - 8, 0.5,
+                (double)(i % 3));
+    fclose(f);
+}
+static void clean(void) {
+    (void)unlink(output), (void)unlink(part_path), (void)unlink(journal_path);
+}
+
+static ckks_status run_with(const client_model *with, double step, uint32_t concurrency,
+                            infer_stream_figures *figures, ckks_error *err) {
+    ctl_bar bar = {0};
+    infer_stream_job job = {
+        .model = with, .concurrency = concurrency, .step = step, .output = output, .bar = &bar};
+    const rows_source source = {.path = input};
+    *err = (ckks_error){0};
+    disk.calls = 0, atomic_store(&server.calls, 0);
+    return infer_stream(figures, &job, &source, &options, err);
+}
+static ckks_status run(uint32_t concurrency, infer_stream_figures *figures, ckks_error *err) {
+    return run_with(model, 1e-3, concurrency, figures, err);
+}
+
+static void no_faults(void) {
+    disk.fail_at = 0, server.fail_at = server.interrupt_at = 0;
+    alloc_fault_set(0);
+}
+
+/* The same command goes on, and the results are those of an undisturbed run. */
+static void must_go_on(const char *after) {
+    ckks_error err;
+    infer_stream_figures figures;
+    size_t size;
+    no_faults();
+    const ckks_status rc = run(2, &figures, &err);
+    if (rc != CKKS_OK) fail_msg("after %s: %s: %s", after, ckks_status_name(rc), err.message);
+    char *text = slurp(output, &size);
+    assert_non_null(text);
+    if (strcmp(text, undisturbed) != 0) fail_msg("after %s: other results", after);
+    free(text);
+    assert_int_equal(figures.resumed_rows + figures.rows, ROWS);
+    assert_true(access(part_path, F_OK) != 0 && access(journal_path, F_OK) != 0);
+}
+
+static int set_up(void **state) {
+    ckks_error err;
+    infer_stream_figures figures;
+    size_t size;
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/test-stream.XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(input, sizeof input, "%s/rows.csv", folder);
+    snprintf(output, sizeof output, "%s/out.csv", folder);
+    snprintf(part_path, sizeof part_path, "%s.part", output);
+    snprintf(journal_path, sizeof journal_path, "%s.journal", output);
+    model_fixture_init(&fixture);
+    if (!(model = model_fixture_model(&fixture))) return -1;
+    write_rows_file(ROWS, 1);
+    if (run(3, &figures, &err) != CKKS_OK) {
+        fprintf(stderr, "%s: %s\n", err.field, err.message);
+        return -1;
+    }
+    undisturbed = slurp(output, &size);
+    return undisturbed && figures.is_complete ? 0 : -1;
+}
+static int tear_down(void **state) {
+    (void)state;
+    clean();
+    (void)unlink(input);
+    free(undisturbed);
+    client_model_destroy(model);
+    return rmdir(folder);
+}
+
+/* ---- what must hold ---- */
+
+static void an_undisturbed_run_has_every_row_once_in_order(void **state) {
+    (void)state;
+    const char *at = undisturbed;
+    assert_int_equal(strncmp(at, "row,label", 9), 0);
+    for (unsigned i = 1; i <= ROWS; i++) {
+        at = strchr(at, '\n') + 1;
+        assert_int_equal(strtoul(at, NULL, 10), i);
+    }
+    assert_string_equal(strchr(at, '\n'), "\n");
+}
+
+static void a_disk_that_is_full_at_any_call_costs_no_result(void **state) {
+    (void)state;
+    uint64_t n = 1, failures = 0, resumed = 0;
+    for (;; n++) {
+        ckks_error err;
+        infer_stream_figures figures;
+        clean();
+        disk.fail_at = n;
+        const ckks_status rc = run(1, &figures, &err);
+        if (disk.calls < n) break;
+        if (rc == CKKS_OK) fail_msg("call %lu failed unheard", n);
+        assert_int_equal(rc, CKKS_IO);
+        assert_non_null(strstr(err.message, "No space left"));
+        assert_non_null(strstr(err.message, output)); /* it or its .part or .journal */
+        failures++;
+        if (access(output, F_OK) == 0) { /* all is there but the journal's removal */
+            (void)unlink(journal_path);
+            continue;
+        }
+        must_go_on("a full disk");
+        resumed++;
+    }
+    no_faults();
+    printf("%lu calls of the system failed in turn, %lu runs went on\n", failures, resumed);
+    assert_true(failures > 4 * 4);
+}
+
+static void an_allocation_that_fails_costs_no_result(void **state) {
+    (void)state;
+    uint64_t failures = 0;
+    write_rows_file(ROWS, 1);
+    for (uint64_t n = 1;; n += n < 120 ? 1 : 7) { /* a row's allocations recur: every seventh of them */
+        ckks_error err;
+        infer_stream_figures figures;
+        clean();
+        alloc_fault_set(n);
+        const ckks_status rc = run(1, &figures, &err);
+        const uint64_t calls = alloc_fault_calls();
+        alloc_fault_set(0);
+        if (calls < n) break;
+        if (rc == CKKS_OK) fail_msg("allocation %lu failed unheard", n);
+        if (rc != CKKS_RESOURCE_EXHAUSTED) fail_msg("allocation %lu: %s", n, ckks_status_name(rc));
+        failures++;
+        must_go_on("a failed allocation");
+    }
+    printf("%lu allocations failed in turn\n", failures);
+    assert_true(failures > 200);
+}
+
+static void a_request_that_fails_ends_the_run_and_the_next_one_goes_on(void **state) {
+    (void)state;
+    for (uint64_t n = 1; n <= ROWS; n += 13)
+        for (uint32_t concurrency = 1; concurrency <= 4; concurrency += 3) {
+            ckks_error err;
+            infer_stream_figures figures;
+            clean();
+            server.fail_at = n;
+            assert_int_equal(run(concurrency, &figures, &err), CKKS_UNAVAILABLE);
+            assert_string_equal(err.message, "gone");
+            assert_true(access(output, F_OK) != 0);
+            if (concurrency == 1) assert_int_equal(figures.rows, (n - 1) / 64 * 64);
+            must_go_on("a failed request");
+        }
+}
+
+static void an_interrupt_finishes_the_parts_under_way_and_says_where_it_stopped(void **state) {
+    (void)state;
+    for (uint64_t n = 1; n <= 129; n += 64)
+        for (uint32_t concurrency = 1; concurrency <= 3; concurrency++) {
+            ckks_error err;
+            infer_stream_figures figures;
+            char text[64];
+            clean();
+            server.interrupt_at = n;
+            assert_int_equal(run(concurrency, &figures, &err), CKKS_CANCELLED);
+            snprintf(text, sizeof text, "behind row %llu:", (unsigned long long)figures.rows);
+            assert_non_null(strstr(err.message, text));
+            assert_true(figures.rows >= n && figures.rows < ROWS);
+            must_go_on("an interrupt");
+        }
+}
+
+/* after two parts: results and journal of an interrupted run */
+static void two_parts(char **journal_text, size_t *journal_size, char **part_text, size_t *part_size) {
+    ckks_error err;
+    infer_stream_figures figures;
+    clean();
+    no_faults();
+    server.fail_at = 129;
+    assert_int_equal(run(1, &figures, &err), CKKS_UNAVAILABLE);
+    no_faults();
+    *journal_text = slurp(journal_path, journal_size);
+    *part_text = slurp(part_path, part_size);
+    assert_true(*journal_text && *part_text);
+}
+
+static void a_journal_cut_anywhere_is_gone_on_with(void **state) {
+    (void)state;
+    char *journal_text, *part_text;
+    size_t journal_size, part_size;
+    two_parts(&journal_text, &journal_size, &part_text, &part_size);
+    for (size_t kept = 0; kept <= journal_size; kept++) {
+        clean();
+        spill(part_path, part_text, part_size);
+        spill(journal_path, journal_text, kept);
+        must_go_on("a journal that was cut");
+    }
+    free(journal_text), free(part_text);
+}
+
+static void a_journal_altered_anywhere_is_refused_or_does_no_harm(void **state) {
+    (void)state;
+    char *journal_text, *part_text;
+    size_t journal_size, part_size;
+    uint64_t refused = 0, harmless = 0;
+    static const uint8_t changes[] = {0x01, 0x04, 0x20, 0x80};
+    two_parts(&journal_text, &journal_size, &part_text, &part_size);
+    for (size_t i = 0; i < journal_size; i++)
+        for (size_t k = 0; k < sizeof changes; k++) {
+            ckks_error err;
+            infer_stream_figures figures;
+            size_t size;
+            clean();
+            journal_text[i] = (char)(journal_text[i] ^ changes[k]);
+            spill(part_path, part_text, part_size);
+            spill(journal_path, journal_text, journal_size);
+            journal_text[i] = (char)(journal_text[i] ^ changes[k]);
+            const ckks_status rc = run(1, &figures, &err);
+            if (rc == CKKS_OK) {
+                char *text = slurp(output, &size);
+                if (!text || strcmp(text, undisturbed) != 0)
+                    fail_msg("byte %zu changed by %02x: other results", i, changes[k]);
+                free(text);
+                harmless++;
+                continue;
+            }
+            assert_int_equal(rc, CKKS_FAILED_PRECONDITION);
+            assert_non_null(strstr(err.message, "to begin again"));
+            char *now = slurp(part_path, &size); /* nothing is lost by looking */
+            assert_int_equal(size, part_size);
+            assert_memory_equal(now, part_text, part_size);
+            free(now);
+            refused++;
+        }
+    printf("%lu altered journals refused, %lu gone on with\n", refused, harmless);
+    assert_true(refused > 50 * harmless);
+    free(journal_text), free(part_text);
+}
+
+static void a_journal_of_another_model_key_or_rounding_is_refused_and_kept(void **state) {
+    (void)state;
+    char *journal_text, *part_text, *now;
+    size_t journal_size, part_size, size;
+    ckks_error err;
+    infer_stream_figures figures;
+    client_model other = *model;
+    two_parts(&journal_text, &journal_size, &part_text, &part_size);
+    other.has_digest = true;
+    memset(other.digest, 7, sizeof other.digest);
+    assert_int_equal(run_with(&other, 1e-3, 1, &figures, &err), CKKS_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.message, "is of another run"));
+    other = *model;
+    other.params.id[0] ^= 1; /* keys belong to parameters */
+    assert_int_equal(run_with(&other, 1e-3, 1, &figures, &err), CKKS_FAILED_PRECONDITION);
+    assert_int_equal(run_with(model, 1e-2, 1, &figures, &err), CKKS_FAILED_PRECONDITION);
+    now = slurp(journal_path, &size);
+    assert_int_equal(size, journal_size);
+    assert_memory_equal(now, journal_text, size);
+    free(now), free(journal_text), free(part_text);
+    must_go_on("three refusals");
+}
+
+static void rows_that_changed_since_are_refused_and_so_are_results_that_went(void **state) {
+    (void)state;
+    char *journal_text, *part_text;
+    size_t journal_size, part_size;
+    ckks_error err;
+    infer_stream_figures figures;
+    two_parts(&journal_text, &journal_size, &part_text, &part_size);
+    write_rows_file(ROWS, 2);
+    assert_int_equal(run(1, &figures, &err), CKKS_DIGEST_MISMATCH);
+    write_rows_file(100, 1); /* shorter than what was done */
+    assert_int_equal(run(1, &figures, &err), CKKS_DIGEST_MISMATCH);
+    write_rows_file(ROWS, 1);
+    spill(part_path, part_text, part_size - 1);
+    assert_int_equal(run(1, &figures, &err), CKKS_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.message, "counts more results than there are"));
+    spill(part_path, part_text, part_size);
+    free(journal_text), free(part_text);
+    must_go_on("rows that came back");
+}
+
+static void a_bad_row_is_named_and_what_came_before_it_stays(void **state) {
+    (void)state;
+    ckks_error err;
+    infer_stream_figures figures;
+    clean();
+    write_rows_file(ROWS, 1);
+    size_t size;
+    char *text = slurp(input, &size), *line = text;
+    for (int i = 0; i < 150; i++) line = strchr(line, '\n') + 1; /* row 150 */
+    *line = 'x';
+    spill(input, text, size);
+    assert_int_not_equal(run(1, &figures, &err), CKKS_OK);
+    assert_non_null(strstr(err.message, "151"));
+    assert_int_equal(figures.rows, 128);
+    free(text);
+    write_rows_file(ROWS, 1);
+    must_go_on("a bad row");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_undisturbed_run_has_every_row_once_in_order),
+        cmocka_unit_test(a_disk_that_is_full_at_any_call_costs_no_result),
+        cmocka_unit_test(an_allocation_that_fails_costs_no_result),
+        cmocka_unit_test(a_request_that_fails_ends_the_run_and_the_next_one_goes_on),
+        cmocka_unit_test(an_interrupt_finishes_the_parts_under_way_and_says_where_it_stopped),
+        cmocka_unit_test(a_journal_cut_anywhere_is_gone_on_with),
+        cmocka_unit_test(a_journal_altered_anywhere_is_refused_or_does_no_harm),
+        cmocka_unit_test(a_journal_of_another_model_key_or_rounding_is_refused_and_kept),
+        cmocka_unit_test(rows_that_changed_since_are_refused_and_so_are_results_that_went),
+        cmocka_unit_test(a_bad_row_is_named_and_what_came_before_it_stays),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
