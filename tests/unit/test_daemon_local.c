@@ -6,13 +6,12 @@
 #include "tests/support/fixtures.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +19,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+// cmocka wants others first
+#include <cmocka.h>
 
 #define CONTEXTS    4u
 #define MESSAGE_MAX (8u << 20)

@@ -11,7 +11,6 @@
 #include "tests/support/alloc_fault.h"
 #include "tests/support/model_fixture.h"
 
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -23,6 +22,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+// cmocka wants others first
+#include <cmocka.h>
 
 /* ---- a system whose n-th call fails; a write that fails wrote half before ---- */
 
