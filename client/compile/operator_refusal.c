@@ -12,7 +12,8 @@
 #define QUANTISED  "quantised numbers are rounded, and polynomials do not round"
 #define STATISTICS "it divides by a value that depends on the input"
 #define BATCH_NORM                                                                                           \
-    "train with BatchNormalization instead, whose statistics are constants once training is over"
+    "train with BatchNormalization instead, whose statistics are constants once training is over, or with "  \
+    "LayerNormalization, which takes a polynomial and more levels"
 #define RECURRENT "steps that feed each other are as many levels, more than there are"
 #define FEED_FORWARD                                                                                         \
     "use one-dimensional convolutions over the sequence, or a dense network on features of it"
@@ -24,9 +25,7 @@ typedef struct refusal_row {
 static const refusal_row rows[] = {
     {"LpPool", "it takes roots of sums", "use AveragePool and train again"},
     {"GlobalLpPool", "it takes roots of sums", "use GlobalAveragePool and train again"},
-    {"LayerNormalization", STATISTICS, BATCH_NORM},
     {"RMSNormalization", STATISTICS, BATCH_NORM},
-    {"InstanceNormalization", STATISTICS, BATCH_NORM},
     {"GroupNormalization", STATISTICS, BATCH_NORM},
     {"MeanVarianceNormalization", STATISTICS, BATCH_NORM},
     {"LpNormalization", STATISTICS, BATCH_NORM},

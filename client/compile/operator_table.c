@@ -3,23 +3,13 @@
 #include <math.h>
 #include <string.h>
 
-static const operator_row *const families[] = {operators_gemm,
-                                               operators_window,
-                                               operators_normalization,
-                                               operators_elementwise,
-                                               operators_activation,
-                                               operators_reduce,
-                                               operators_move,
-                                               operators_shape,
-                                               operators_constant,
-                                               operators_output,
-                                               operators_classifier,
-                                               operators_encode,
-                                               operators_linear,
-                                               operators_svm,
-                                               operators_resize,
-                                               operators_transposed,
-                                               NULL};
+static const operator_row *const families[] = {
+    operators_gemm,        operators_window,     operators_normalization,
+    operators_elementwise, operators_activation, operators_reduce,
+    operators_move,        operators_shape,      operators_constant,
+    operators_output,      operators_classifier, operators_encode,
+    operators_linear,      operators_svm,        operators_resize,
+    operators_transposed,  operators_layer_norm, NULL};
 
 const operator_row *operator_row_at(uint32_t index) {
     for (const operator_row *const *family = families; *family; family++)
