@@ -219,8 +219,18 @@ static ckks_status classifier_lower(lowering *l, const model_node *node, ckks_er
     label.is_label = label.steps.has_label = true;
     l->symbols[node->outputs[0]] = label;
     if (c.link == POST_NONE) scores.kind = SYMBOL_ENCRYPTED;
+    /* one of several that are compared: probabilities that more of the program reads */
+    if (c.link == POST_SIGMOID && !l->is_final[node->outputs[1]]) {
+        ir_node sigmoid = {.kind = IR_ACTIVATION,
+                           .function = IR_SIGMOID,
+                           .count = l->graph->nodes[scores.node].count,
+                           .a = scores.node,
+                           .source = node->label};
+        scores = (symbol){.kind = SYMBOL_ENCRYPTED};
+        rc = ir_append(&scores.node, l->graph, &sigmoid, err);
+    }
     l->symbols[node->outputs[1]] = scores;
-    return CKKS_OK;
+    return rc;
 }
 
 /* ---- what stands behind a classifier ---- */

@@ -1,6 +1,6 @@
 /*
- * Sums over axes: ReduceSum, ReduceMean and ReduceSumSquare. The others of the family compare or multiply;
- * they are computed for constants (shape arithmetic) and refused for encrypted values.
+ * Sums over axes, of numbers, squares or sizes, and products. The others of the family compare; they are
+ * computed for constants (shape arithmetic) and refused for encrypted values.
  */
 #include "client/compile/operator.h"
 
@@ -123,6 +123,49 @@ static ckks_status reduction_matrix(sparse **out, const reduction *r, uint32_t i
     return CKKS_OK;
 }
 
+#define FACTORS_MAX 32u
+
+/* factor `number` of each product: the matrix that picks it */
+static ckks_status append_factor(uint32_t *out, lowering *l, const model_node *node, const reduction *r,
+                                 uint32_t input_count, uint32_t number, ckks_error *err) {
+    uint32_t *index = arena_take(l->memory, r->count, sizeof *index);
+    uint32_t *seen = arena_take(l->memory, r->count, sizeof *seen);
+    sparse *m;
+    if (!index || !seen)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a product");
+    for (uint32_t i = 0; i < input_count; i++)
+        if (seen[r->place[i]]++ == number) index[r->place[i]] = i;
+    const ckks_status rc = sparse_gather(&m, l->memory, r->count, input_count, index, NULL, err);
+    return rc == CKKS_OK ? ir_linear(out, l->graph, lower_symbol(l, node, 0)->node, m, NULL, node->label, err)
+                         : rc;
+}
+
+/* factors in pairs, pairs of pairs: as few levels as there can be */
+static ckks_status lower_product(lowering *l, const model_node *node, const reduction *r,
+                                 uint32_t input_count, ckks_error *err) {
+    uint32_t nodes[FACTORS_MAX], count = r->run;
+    if (!count || count > FACTORS_MAX)
+        return lower_refuse(l, node, "a product of no or very many numbers",
+                            "products of up to 32 numbers are compiled: write it otherwise", err);
+    for (uint32_t i = 0; i < count; i++) {
+        const ckks_status rc = append_factor(&nodes[i], l, node, r, input_count, i, err);
+        if (rc != CKKS_OK) return rc;
+    }
+    for (; count > 1; count = (count + 1) / 2)
+        for (uint32_t i = 0; i < count / 2; i++) {
+            ir_node made = {.kind = IR_PRODUCT,
+                            .count = r->count,
+                            .a = nodes[2 * i],
+                            .b = nodes[2 * i + 1],
+                            .source = node->label};
+            const ckks_status rc = ir_append(&nodes[i], l->graph, &made, err);
+            if (rc != CKKS_OK) return rc;
+            if (i + 1 == count / 2 && count % 2) nodes[i + 1] = nodes[count - 1];
+        }
+    l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = nodes[0]};
+    return CKKS_OK;
+}
+
 static ckks_status reduce_lower(lowering *l, const model_node *node, ckks_error *err) {
     const tensor **in;
     reduction r = {0};
@@ -132,21 +175,25 @@ static ckks_status reduce_lower(lowering *l, const model_node *node, ckks_error 
         return lower_refuse(l, node, "a maximum needs comparisons, which encrypted numbers do not have",
                             "use ReduceMean and train again, or leave it to the client after decryption",
                             err);
-    if (k == L1 || k == L2 || k == PRODUCT)
-        return lower_refuse(l, node, "it is no sum of its input's elements or of their squares",
-                            "use ReduceSum, ReduceMean or ReduceSumSquare, or leave it to the client", err);
     ckks_status rc = lower_inputs(&in, l, node, err);
     if (rc != CKKS_OK) return rc;
     if (!lower_only_encrypted(l, node, 0))
         return lower_refuse(l, node, "its axes depend on the input", "make them constants", err);
     if ((rc = reduction_read(&r, node, in, l->memory, err)) != CKKS_OK) return rc;
+    if (k == PRODUCT) return lower_product(l, node, &r, in[0]->count, err);
     const uint32_t count = in[0]->count;
     const double value = k == MEAN ? 1.0 / r.run : 1;
     if ((rc = reduction_matrix(&matrix, &r, count, value, l->memory, node, err)) != CKKS_OK) return rc;
     uint32_t from = lower_symbol(l, node, 0)->node;
     ir_node square = {.kind = IR_PRODUCT, .count = count, .a = from, .b = from, .source = node->label};
-    if (k == SUM_SQUARE && (rc = ir_append(&from, l->graph, &square, err)) != CKKS_OK) return rc;
-    return lower_linear(l, node, from, matrix, NULL, err);
+    ir_node size = {.kind = IR_ACTIVATION, .count = count, .a = from, .source = node->label};
+    ir_node root = {.kind = IR_ACTIVATION, .count = r.count, .function = IR_POW, .parameters = {0.5}};
+    size.function = IR_ABS;
+    if (k == SUM_SQUARE || k == L2) rc = ir_append(&from, l->graph, &square, err);
+    if (k == L1) rc = ir_append(&from, l->graph, &size, err);
+    if (rc == CKKS_OK && k != L2) return lower_linear(l, node, from, matrix, NULL, err);
+    if (rc == CKKS_OK) rc = ir_linear(&root.a, l->graph, from, matrix, NULL, node->label, err);
+    return rc == CKKS_OK ? lower_append(l, node, &root, err) : rc;
 }
 
 #define REDUCE(type, flags, note)                                                                            \
@@ -156,14 +203,12 @@ const operator_row operators_reduce[] = {
     REDUCE("ReduceSum", 0, "constant axes"),
     REDUCE("ReduceMean", 0, "constant axes"),
     REDUCE("ReduceSumSquare", 0, "constant axes"),
-    REDUCE("ReduceL1", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,
-           "not a sum: use ReduceSum or ReduceSumSquare"),
-    REDUCE("ReduceL2", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,
-           "not a sum: use ReduceSum or ReduceSumSquare"),
+    REDUCE("ReduceL1", 0, "polynomial; constant axes"),
+    REDUCE("ReduceL2", 0, "polynomial; where calibration rows stay above zero"),
     REDUCE("ReduceMax", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,
            "a maximum needs comparisons: use ReduceMean"),
     REDUCE("ReduceMin", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,
            "a minimum needs comparisons: use ReduceMean"),
-    REDUCE("ReduceProd", OPERATOR_CONSTANT_ONLY, NULL),
+    REDUCE("ReduceProd", 0, "of up to 32 numbers"),
     {0},
 };
