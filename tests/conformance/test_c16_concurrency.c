@@ -134,7 +134,7 @@ static void second_thread_on_one_instance_is_refused(void **state) {
 typedef struct onlooker {
     graph_program *program;
     atomic_bool stop;
-    uint32_t looks;
+    atomic_uint looks;
 } onlooker;
 
 static void *look(void *context) {
@@ -143,7 +143,7 @@ static void *look(void *context) {
     while (!atomic_load(&o->stop)) {
         graph_program_get_stats(o->program, &stats);
         const graph_program_state state = graph_program_get_state(o->program);
-        o->looks += state == GRAPH_PROGRAM_READY ? stats.input_bytes > 0 : 1;
+        atomic_fetch_add(&o->looks, state == GRAPH_PROGRAM_READY ? stats.input_bytes > 0 : 1);
     }
     return NULL;
 }
@@ -158,12 +158,13 @@ static void any_thread_may_look_at_a_program_through_its_life(void **state) {
     test_program_init(&t, &f, NULL, PROGRAM_MULTIPLY);
     onlooker o = {.program = t.program};
     assert_int_equal(pthread_create(&thread, NULL, look, &o), 0);
+    while (atomic_load(&o.looks) == 0) sched_yield(); /* it does look: a card is through all of this first */
     assert_ok(test_program_capture(&t, 2, NULL));
     for (int i = 0; i < 5; i++) assert_works(&t, a, b);
     graph_program_close(t.program);
     atomic_store(&o.stop, true);
     pthread_join(thread, NULL);
-    assert_true(o.looks > 0);
+    assert_true(atomic_load(&o.looks) > 0);
     test_program_fini(&t);
     sample_destroy(a), sample_destroy(b);
     program_fixture_close(&f);
