@@ -17,6 +17,7 @@
 #define TYPE_MESSAGE   1u
 #define LAST_ID        0x80u /* the first bit of the last id of a trail */
 #define BACKLOG        128
+#define SEND_BYTES     (1 << 20) /* of a reply in the kernel on their way: a peer that is slow holds no more */
 
 /* zero, "SP", version, protocol (16 bits, big-endian), reserved */
 static const uint8_t greeting[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
@@ -279,6 +280,8 @@ static void on_connection(uv_stream_t *stream, int status) {
     do p->id = PIPE_BIT | ++t->local_serial;
     while (find_peer(t, p->id) != p);
     const bool is_accepted = uv_accept(stream, (uv_stream_t *)&p->uv) == 0;
+    int send_bytes = SEND_BYTES;
+    if (is_accepted) (void)uv_send_buffer_size((uv_handle_t *)&p->uv, &send_bytes);
     if (!transport_pipe_add(t, p->id, p->kind) || !is_accepted ||
         uv_try_write((uv_stream_t *)&p->uv, &hello, 1) != (int)GREETING_BYTES ||
         uv_read_start((uv_stream_t *)&p->uv, on_room, on_read) != 0)
