@@ -47,6 +47,7 @@ static ckks_status normal_evaluate(evaluation *e, ckks_error *err) {
     const double *x = e->in[0]->data, *bias = e->in[2] ? e->in[2]->data : NULL;
     ckks_status rc = normal_read(&n, e->node, e->in, e->memory, err);
     int64_t dims[TENSOR_RANK_MAX];
+    CKKS_ASSERT(rc != CKKS_OK || n.place);
     if (rc == CKKS_OK) rc = output_like(e, 0, e->in[0], err);
     for (uint32_t i = 0; i < e->in[0]->rank; i++) dims[i] = i < n.axis ? e->in[0]->dims[i] : 1;
     for (uint32_t k = 1; rc == CKKS_OK && k < e->node->output_count; k++)
@@ -142,6 +143,7 @@ static ckks_status normal_lower(lowering *l, const model_node *node, ckks_error 
     if (!lower_only_encrypted(l, node, 0))
         return lower_refuse(l, node, "its scale depends on the input", "make it an initialiser", err);
     if ((rc = normal_read(&n, node, in, l->memory, err)) != CKKS_OK) return rc;
+    CKKS_ASSERT(n.place);
     ir_node made = {.kind = IR_PRODUCT, .count = n.count, .source = node->label};
     double *factor = arena_take(l->memory, 2 * (uint64_t)n.count, sizeof *factor);
     uint32_t *group = arena_take(l->memory, n.count, sizeof *group);

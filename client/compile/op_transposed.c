@@ -45,7 +45,7 @@ static ckks_status read_padding(padding *out, const model_node *node, ckks_error
 
 static ckks_status read_axis(transposed *t, uint32_t i, const model_node *node, padding kind,
                              const uint32_t *kernel, ckks_error *err) {
-    int64_t begin, end, extra, wanted;
+    int64_t begin = 0, end = 0, extra = 0, wanted = 0;
     const size_t axes = t->axes;
     ckks_status rc = list_number(&t->kernel[i], node, "kernel_shape", axes, i, 1, kernel[i], err);
     if (rc == CKKS_OK) rc = list_number(&t->stride[i], node, "strides", axes, i, 1, 1, err);
@@ -130,6 +130,7 @@ static bool reached_from(uint32_t *in, const transposed *t, uint32_t out, uint32
 /* row (n, o, out); taps backwards, so that columns ascend. column NULL: only counted */
 static uint32_t row_entries(uint32_t *column, double *value, const transposed *t, const double *weight,
                             uint32_t row) {
+    CKKS_ASSERT(t->out_count && t->groups && t->channels_out >= t->groups);
     const uint32_t out = row % t->out_count, channel = row / t->out_count % t->channels_out;
     const uint32_t batch = row / t->out_count / t->channels_out;
     const uint32_t group_in = t->channels_in / t->groups, group_out = t->channels_out / t->groups;
@@ -177,6 +178,7 @@ static ckks_status transposed_evaluate(evaluation *e, ckks_error *err) {
     rc = evaluation_work(e, y->count, 2 * (uint64_t)(t.channels_in / t.groups) * t.kernel_count, err);
     if (rc == CKKS_OK) rc = transposed_matrix(&matrix, &t, weight->data, y->count, e->memory, err);
     if (rc != CKKS_OK) return rc;
+    CKKS_ASSERT(t.out_count && (!bias || bias->count));
     for (uint32_t i = 0; bias && i < y->count; i++) y->data[i] = bias->data[i / t.out_count % bias->count];
     sparse_apply_add(y->data, matrix, x->data);
     return CKKS_OK;
@@ -195,6 +197,7 @@ static ckks_status transposed_lower(lowering *l, const model_node *node, ckks_er
     if ((rc = transposed_matrix(&matrix, &t, in[1]->data, rows, l->memory, err)) != CKKS_OK) return rc;
     double *full = arena_take(l->memory, rows, sizeof *full);
     if (!full) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a bias");
+    CKKS_ASSERT(t.out_count && (!in[2] || in[2]->count));
     for (uint32_t i = 0; in[2] && i < rows; i++) full[i] = in[2]->data[i / t.out_count % in[2]->count];
     return lower_linear(l, node, lower_symbol(l, node, 0)->node, matrix, full, err);
 }
