@@ -29,6 +29,7 @@ fi
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 "$python" "$here/reference.py" # tests/data/onnx
 "$python" "$here/opsets.py"    # tests/data/opsets
+"$python" "$here/svm.py"       # tests/data/svm
 "$python" "$here/breast_cancer.py"
 "$python" "$here/credit_g.py" "$weka/credit-g.arff"
 "$python" "$here/tables.py" "$weka" # also tests/data/tables
