@@ -516,6 +516,75 @@ static void passphrase_is_needed_and_must_be_right(void **state) {
     free(plain);
 }
 
+static void a_key_of_weak_parameters_needs_a_word_to_be_used(void **state) {
+    (void)state;
+    static const uint32_t q_bits[] = {45, 45}, p_bits[] = {46};
+    ckks_params weak;
+    client_secret_key *sk = NULL, *back = NULL;
+    uint8_t *image = NULL;
+    size_t size = 0;
+    ckks_error err = {0};
+    assert_int_equal(params_generate(&weak, 12, q_bits, 2, p_bits, 1, 1, NULL), CKKS_OK);
+    assert_int_equal(client_secret_key_generate(&sk, &weak, NULL), CKKS_OK);
+    assert_int_equal(client_secret_key_export(&image, &size, sk, NULL, 1, NULL), CKKS_OK);
+    assert_int_equal(client_secret_key_import(&back, image, size, NULL, false, &err),
+                     CKKS_INSECURE_PARAMETERS);
+    assert_null(back);
+    assert_int_equal(client_secret_key_import(&back, image, size, NULL, true, NULL), CKKS_OK);
+    free(image);
+    client_secret_key_destroy(back);
+    client_secret_key_destroy(sk);
+}
+
+/* the seal covers what the key belongs to: another lineage around the same ciphertext does not open */
+static void a_sealed_key_cannot_be_given_another_lineage(void **state) {
+    (void)state;
+    uint8_t *image = NULL, *forged = NULL;
+    size_t size = 0, forged_size = 0;
+    container_view view = {0};
+    const client_passphrase p = {"correct horse", 13};
+    assert_int_equal(client_secret_key_export(&image, &size, secret, &p, 1, NULL), CKKS_OK);
+    assert_int_equal(container_parse(&view, image, size, CONTAINER_SECRET_KEY, NULL), CKKS_OK);
+    Ckksd__V1__SecretKeyManifest *m =
+        ckksd__v1__secret_key_manifest__unpack(NULL, view.manifest_bytes, view.manifest);
+    assert_non_null(m);
+    for (int changed = 0; changed < 2; changed++) {
+        if (changed) m->lineage.data[3] ^= 1;
+        const size_t packed = ckksd__v1__secret_key_manifest__get_packed_size(m);
+        uint8_t *manifest = malloc(packed);
+        assert_non_null(manifest);
+        ckksd__v1__secret_key_manifest__pack(m, manifest);
+        const container_segment segment = {view.segments[0].data, view.segments[0].bytes};
+        assert_int_equal(container_build(&forged, &forged_size, CONTAINER_SECRET_KEY, manifest,
+                                         (uint32_t)packed, &segment, 1, NULL),
+                         CKKS_OK);
+        assert_int_equal(reimport(forged, forged_size, "correct horse"), changed ? CKKS_PASSPHRASE : CKKS_OK);
+        free(forged);
+        free(manifest);
+    }
+    ckksd__v1__secret_key_manifest__free_unpacked(m, NULL);
+    container_view_fini(&view);
+    free(image);
+}
+
+static void scores_outside_of_the_models_range_are_implausible(void **state) {
+    (void)state;
+    Ckksd__V1__ModelDescription *d = model->description;
+    const Ckksd__V1__ModelDescription before = *d;
+    d->has_output_minimum = d->has_output_maximum = 1, d->output_minimum = -2, d->output_maximum = 3;
+    const struct {
+        double scores[2];
+        bool plausible;
+    } cases[] = {{{-2, 3}, true},
+                 {{0, 3.001}, false},
+                 {{-2.001, 0}, false},
+                 {{0, (double)NAN}, false},
+                 {{HUGE_VAL, 0}, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_true(client_scores_are_plausible(model, cases[i].scores, 2) == cases[i].plausible);
+    *d = before;
+}
+
 static void secret_file_is_private_and_refused_when_it_is_not(void **state) {
     (void)state;
     char folder[] = "/tmp/ckks-client-XXXXXX", path[128];
@@ -636,6 +705,9 @@ int main(void) {
         cmocka_unit_test(key_set_has_the_size_that_the_model_says),
         cmocka_unit_test(secret_key_survives_its_file_image),
         cmocka_unit_test(passphrase_is_needed_and_must_be_right),
+        cmocka_unit_test(scores_outside_of_the_models_range_are_implausible),
+        cmocka_unit_test(a_key_of_weak_parameters_needs_a_word_to_be_used),
+        cmocka_unit_test(a_sealed_key_cannot_be_given_another_lineage),
         cmocka_unit_test(secret_file_is_private_and_refused_when_it_is_not),
         cmocka_unit_test(key_set_file_can_be_looked_at_without_its_payload),
         cmocka_unit_test(ciphertext_files_keep_model_and_lineage),

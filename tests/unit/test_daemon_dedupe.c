@@ -118,6 +118,25 @@ static void tenants_and_ids_are_apart(void **state) {
     dedupe_forget(&d, a), dedupe_forget(&d, b), dedupe_forget(&d, c);
 }
 
+/* more tenants than buckets: most share one with others, where the name alone tells them apart */
+static void tenants_whose_hashes_collide_are_apart_too(void **state) {
+    (void)state;
+    enum { TENANTS = 4 * DEDUPE_BUCKETS };
+    static dedupe_entry *entries[TENANTS];
+    char name[32];
+    bool is_new;
+    for (unsigned i = 0; i < TENANTS; i++) {
+        snprintf(name, sizeof name, "tenant-%u", i);
+        entries[i] = enter(name, id, 0, &is_new);
+        assert_true(is_new);
+    }
+    for (unsigned i = 0; i < TENANTS; i++) {
+        snprintf(name, sizeof name, "tenant-%u", i);
+        assert_ptr_equal(dedupe_find(&d, name, id, 0), entries[i]);
+    }
+    for (unsigned i = 0; i < TENANTS; i++) dedupe_forget(&d, entries[i]);
+}
+
 static void what_ended_without_an_evaluation_may_run_again(void **state) {
     (void)state;
     bool is_new;
@@ -183,6 +202,7 @@ int main(void) {
         T(a_late_retry_gets_the_finished_reply),
         T(another_body_under_the_same_id_is_refused_running_or_finished),
         T(tenants_and_ids_are_apart),
+        T(tenants_whose_hashes_collide_are_apart_too),
         T(what_ended_without_an_evaluation_may_run_again),
         T(replies_go_when_their_time_is_over),
         T(over_the_byte_budget_the_oldest_reply_goes_first),
