@@ -2,6 +2,7 @@
 """The larger example models, compiled and served: a convolution whose values stay on a grid with gaps, and 10,000 scores
 that come back in several ciphertexts."""
 import filecmp
+import json
 import os
 import shutil
 import sys
@@ -36,6 +37,16 @@ def one_request_has_one_answer(user, model):
     assert filecmp.cmp(user.path("answer-1.ct"), user.path("answer-2.ct"), shallow=False)
 
 
+def a_key_set_of_other_parameters_is_refused_before_anything_is_computed(user):
+    sets = {s["key_set"] for s in user.json("status")["key_sets"]}
+    user.expect(0, "encrypt", "retrieval", ROWS["retrieval"][0], "--rows", "1", "-o", user.path("mine-"))
+    codes = set()
+    for key_set in sets:
+        done = user.run("infer", "retrieval", user.path("mine-000001.ct"), "--key-set", key_set, "-o", user.path("mine.ct"), "--json")
+        codes.add(done.returncode if done.returncode == 0 else json.loads(done.stdout)["error"]["code"])
+    assert len(sets) == 2 and codes == {0, "CKKS_PARAMS_MISMATCH"}, codes
+
+
 def every_slot_gives_the_words_of_the_cpu(user, package):
     serve = user.json("bench", "serve", package, "--slots", "1", "--seconds", "0.5", "--inputs", "1")
     assert serve["runs"][0]["answers"] > 0 and serve["runs"][0]["wrong"] == 0
@@ -54,6 +65,7 @@ def main():
     tests.run(encrypted_rows_agree_with_the_clear_model, user, "retrieval", packages["retrieval"], 10, label="retrieval")
     tests.run(one_request_has_one_answer, user, "lola")
     tests.run(one_request_has_one_answer, user, "retrieval")
+    tests.run(a_key_set_of_other_parameters_is_refused_before_anything_is_computed, user)
     tests.run(every_slot_gives_the_words_of_the_cpu, user, packages["lola"])
     assert daemon.stop() == 0
     user.leave()
