@@ -210,6 +210,7 @@ ckks_status rows_stream_skip(rows_stream *s, const rows_place *end, ckks_error *
         sha256(digest, s->whole.values + s->place.row * s->whole.width,
                (size_t)(end->row - s->place.row) * s->whole.width * sizeof *s->whole.values);
     } else {
+        CKKS_ASSERT(s->buffer); /* it holds the header at least */
         const uint64_t bytes = end->offset - s->place.offset;
         if (end->offset > s->file_bytes || bytes > PART_BYTES_MAX) return other_rows(s, err);
         while (s->used < s->header_bytes + bytes && !s->is_at_end) {
