@@ -120,6 +120,8 @@ static ckks_status read_model(compilation *c, ckks_error *err) {
     if (!c->options.name && length > 5 && strcmp(copy + length - 5, ".onnx") == 0) copy[length - 5] = 0;
     c->report->name = copy;
     if ((rc = model_read_file(&c->model, path, err)) != CKKS_OK) return rc;
+    /* weights are held several times over; a small file must not be able to fill the memory */
+    c->memory.bytes_max = (UINT64_C(4) << 30) + 12 * c->model->memory.bytes_taken;
     rc = model_lower(&c->lowered, c->model, &c->memory, err);
     if (c->model->refusal_count) {
         const ckks_status copied = report_refusals(c->report, c->model, err);

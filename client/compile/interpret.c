@@ -26,6 +26,9 @@ ckks_status model_evaluate_node(const onnx_model *m, const model_node *node, boo
         if (!m->values[node->inputs[k]].constant.data) e.is_constant = false;
     }
     e.count_max = e.is_constant ? COMPUTED_MAX : MODEL_ROW_MAX;
+    /* a large matrix gives large rows, as large as the file that holds it */
+    for (uint32_t k = 0; k < node->input_count && !e.is_constant; k++)
+        if (e.in[k] && e.in[k]->count > e.count_max) e.count_max = e.in[k]->count;
     for (uint32_t k = 0; k < node->output_count; k++) e.out[k] = &values[node->outputs[k]];
     return node->op->evaluate(&e, err);
 }

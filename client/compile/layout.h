@@ -22,7 +22,7 @@
 
 #include "client/compile/sparse.h"
 
-#define LAYOUT_BLOCKS_MAX 256u
+#define LAYOUT_BLOCKS_MAX 1024u
 
 typedef struct slot_map {
     uint32_t count;         /* elements */

@@ -181,7 +181,7 @@ ckks_status model_tensor(tensor *out, onnx_model *m, const Onnx__Tensor *message
     if (message->data_location != 1 || !m->folder)
         return tensor_from_message(out, message, &m->memory, what, err);
     ckks_status rc =
-        external_read(&bytes, &size, m->folder, message, MODEL_FILE_BYTES_MAX - m->external_bytes, what, err);
+        external_read(&bytes, &size, m->folder, message, EXTERNAL_BYTES_MAX - m->external_bytes, what, err);
     if (rc != CKKS_OK) return rc;
     m->external_bytes += size;
     m->memory.bytes_max += 8 * (uint64_t)size; /* a double for each byte */

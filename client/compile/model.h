@@ -14,10 +14,11 @@
 #include "onnx.pb-c.h"
 
 #define TENSOR_RANK_MAX      8u
-#define TENSOR_ELEMENTS_MAX  (1u << 26) /* of a constant in the file */
+#define TENSOR_ELEMENTS_MAX  (1u << 28) /* of a constant in the file */
 #define COMPUTED_MAX         (1u << 22) /* of a constant made from constants */
-#define MODEL_ROW_MAX        65536u     /* elements of a value that depends on the input: 2^16 slots */
+#define MODEL_ROW_MAX        65536u /* elements of a value that depends on the input, unless a constant has more */
 #define MODEL_FILE_BYTES_MAX (UINT64_C(256) << 20)
+#define EXTERNAL_BYTES_MAX   (UINT64_C(4) << 30) /* of weights in files beside it */
 #define MODEL_NODES_MAX      65536u
 #define MODEL_NONE           UINT32_MAX
 

@@ -78,6 +78,9 @@ static ckks_status matmul_product(product *p, const model_node *node, const tens
     return CKKS_OK;
 }
 
+/* a row with fewer products is done before a team of threads has met */
+#define TEAM_PRODUCTS (1u << 18)
+
 static ckks_status evaluate_product(evaluation *e, const product *p, ckks_error *err) {
     ckks_status rc = output_shape(e, 0, p->dims, p->rank, err);
     if (rc == CKKS_OK) rc = evaluation_work(e, e->out[0]->count, p->k, err);
@@ -85,13 +88,15 @@ static ckks_status evaluate_product(evaluation *e, const product *p, ckks_error 
     double *y = e->out[0]->data;
     for (uint32_t t = 0; t < p->batch; t++) {
         const double *a = e->in[0]->data + p->a_start[t], *b = e->in[1]->data + p->b_start[t];
-        for (uint32_t i = 0; i < p->m; i++)
+        for (uint32_t i = 0; i < p->m; i++, y += p->n) {
+#pragma omp parallel for schedule(static) if ((uint64_t)p->n * p->k >= TEAM_PRODUCTS)
             for (uint32_t j = 0; j < p->n; j++) {
                 double sum = 0;
                 for (uint32_t k = 0; k < p->k; k++)
                     sum += a[i * p->a_row + k * p->a_column] * b[k * p->b_row + j * p->b_column];
-                *y++ = p->alpha * sum;
+                y[j] = p->alpha * sum;
             }
+        }
     }
     return CKKS_OK;
 }

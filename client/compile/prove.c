@@ -279,8 +279,11 @@ ckks_status program_prove(proof *out, emitted_program *program, const prove_rows
     program->plan.has_self_test = false;
     if (sodium_init() < 0) return ckks_error_set(err, CKKS_INTERNAL, "", "libsodium does not start");
     if ((rc = find_keys(&p, memory, err)) != CKKS_OK) goto out;
-    for (uint32_t i = 0; !program->is_batch && i < rows->check_count && rc == CKKS_OK; i++)
+    const uint64_t start_ns = now_ns();
+    for (uint32_t i = 0; !program->is_batch && i < rows->check_count && rc == CKKS_OK; i++) {
+        if (i >= 2 && rows->time_limit_ns && now_ns() - start_ns > rows->time_limit_ns) break;
         rc = compare_in_clear(&p, i * rows->row_count / rows->check_count, err);
+    }
     if (rc != CKKS_OK) goto out;
     if ((rc = set_up(&p, progress, err)) != CKKS_OK) goto out;
     if ((rc = fill_digests(&p, err)) != CKKS_OK) goto out;

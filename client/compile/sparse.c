@@ -117,7 +117,11 @@ ckks_status sparse_add(sparse **out, arena *memory, const sparse *a, const spars
     return combine(out, memory, a, b, a->column_count, fill_sum, err);
 }
 
+/* a matrix with fewer entries is done before a team of threads has met */
+#define TEAM_ENTRIES (1u << 18)
+
 void sparse_apply_add(double *y, const sparse *m, const double *x) {
+#pragma omp parallel for schedule(static) if (sparse_entry_count(m) >= TEAM_ENTRIES)
     for (uint32_t i = 0; i < m->row_count; i++) {
         double sum = 0;
         for (uint32_t e = m->row_start[i]; e < m->row_start[i + 1]; e++) sum += m->value[e] * x[m->column[e]];

@@ -8,7 +8,7 @@
 #include "client/compile/arena.h"
 #include "kernels/base/status.h"
 
-#define SPARSE_ENTRIES_MAX (1u << 24)
+#define SPARSE_ENTRIES_MAX (1u << 28)
 
 typedef struct sparse {
     uint32_t row_count, column_count;
