@@ -1,6 +1,6 @@
 /*
- * The RPC half of libckksclient: one connection to one server, over REQ sockets: nng's, or for local addresses
- * (ipc://) pipes of our own that speak the same (rpc_local.c).
+ * The RPC half of libckksclient: one connection to one server, over REQ sockets: nng's, or for local
+ * addresses (ipc://) pipes of our own that speak the same (rpc_local.c).
  *
  * A connection has two sockets, control and bulk, so that a limit on large messages is not a limit on all.
  * The user gives one address; the other socket's comes from ServerMetadata, reduced to the same scheme and
