@@ -25,7 +25,7 @@ static ckks_status negate(device_fixture *f, device_stream *stream, uint64_t *ou
 }
 /* adds 1 to every word */
 static ckks_status increment(device_fixture *f, device_stream *stream, uint64_t *words) {
-    const kernel_scalars_args args = {f->tables, poly_in(words), poly_in(words), {1}};
+    const kernel_scalars_args args = {f->tables, poly_in(words), poly_in(words), {1}, 0};
     return device_launch(stream, KERNEL_ADD_SCALARS, &args, NULL);
 }
 
@@ -449,7 +449,7 @@ static ckks_status representative_sequence(const sweep *s, uint64_t *result) {
     STEP(device_fill(stream, a, 0, n * 8, NULL));
     const kernel_poly pa = device_fixture_poly(a, 1, (kernel_basis){0, 1, 0});
     const kernel_poly pb = device_fixture_poly(b, 1, (kernel_basis){0, 1, 0});
-    const kernel_scalars_args increment_a = {tables, pa, pa, {1}}, copy_plus_2 = {tables, pb, pa, {2}};
+    const kernel_scalars_args increment_a = {tables, pa, pa, {1}, 0}, copy_plus_2 = {tables, pb, pa, {2}, 0};
     STEP(device_launch(stream, KERNEL_ADD_SCALARS, &increment_a, NULL));
     STEP(device_stream_synchronize(stream, NULL));
     STEP(device_record_begin(stream, NULL));
