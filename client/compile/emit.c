@@ -198,7 +198,7 @@ static ckks_status emit_elementwise(uint32_t *out, emission *e, uint32_t x, cons
     plan_operation op = {.kind = PLAN_MULTIPLY_PLAIN, .a = x, .source = source};
     plan_value product = *builder_get(&e->builder, x);
     product.scale *= scale;
-    uint32_t value;
+    uint32_t value = 0;
     ckks_status rc = add_diagonal(&op.plain, e, m, &m->diagonals[0], 0, product.level, false, scale, err);
     if (rc == CKKS_OK) rc = builder_operation(&value, &e->builder, &op, &product, err);
     if (rc != CKKS_OK || product.level == result->level) {
