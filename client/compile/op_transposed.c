@@ -171,6 +171,7 @@ static ckks_status transposed_evaluate(evaluation *e, ckks_error *err) {
     const tensor *x = e->in[0], *weight = e->in[1], *bias = e->in[2];
     ckks_status rc = transposed_read(&t, e->node, x, weight, bias, err);
     if (rc != CKKS_OK) return rc;
+    CKKS_ASSERT(t.groups);
     dims[0] = t.batch, dims[1] = t.channels_out;
     for (uint32_t i = 0; i < t.axes; i++) dims[i + 2] = t.out[i];
     if ((rc = output_shape(e, 0, dims, x->rank, err)) != CKKS_OK) return rc;
