@@ -422,6 +422,7 @@ static void forward(uint64_t *out, const forward_source *from, double reach, con
     const bool is_reduced = from->count > 1 && reach + 2 * TOP_LEVELS > 0x1p52 / (double)t.prime;
     forward_plan(&t, is_reduced ? 4 : reach);
     if (is_reduced) t.reduce[0] = REDUCE_ALL;
+    CKKS_ASSERT(t.log_n > TOP_LEVELS);
     const size_t children = (size_t)1 << TOP_LEVELS, part = (size_t)1 << (t.log_n - TOP_LEVELS);
     leaving to = {0};
     if (store && store->minuend) {
@@ -599,6 +600,7 @@ static void inverse_block(uint64_t *out, const uint64_t *in, uint32_t log_size, 
         inverse_level(out, log_size, t, node, 1, pass);
         return;
     }
+    CKKS_ASSERT(log_size >= LAST_LOG);
     uint32_t left[PASSES_MAX], depth = 0;
     for (left[0] = log_size; left[depth] > LAST_LOG; depth++)
         left[depth + 1] = left[depth] - levels_of(left[depth]);
@@ -668,6 +670,7 @@ ALWAYS void inverse(uint64_t *out, const uint64_t *in, uint64_t factor_in, const
     const modulus *m = &table->m;
     transform t = transform_of(table, table->inverse, table->inverse_shoup52);
     inverse_plan(&t);
+    CKKS_ASSERT(t.log_n > TOP_LEVELS);
     const size_t children = (size_t)1 << TOP_LEVELS, part = (size_t)1 << (t.log_n - TOP_LEVELS);
     const uint64_t scale = factor_in == 1 ? table->n_inverse : mod_mul(table->n_inverse, factor_in, m);
     const bool is_all = t.reduce[0] == REDUCE_ALL;

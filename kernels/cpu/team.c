@@ -31,7 +31,7 @@ static bool take(task_runs *runs, uint32_t *at, uint32_t *task) {
 
 void team_each(uint32_t count, bool is_team, team_task run, const void *context) {
     const uint32_t threads = (uint32_t)omp_get_max_threads();
-    CKKS_ASSERT(count < 1u << 26);
+    CKKS_ASSERT(threads >= 1 && count < 1u << 26);
     if (!is_team || threads == 1) {
         for (uint32_t task = 0; task < count; task++) run(context, task);
         return;
