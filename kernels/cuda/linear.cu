@@ -1,5 +1,4 @@
-/* Sums over sparse lists: DIAGONAL_SUM, PERMUTE_SUM; and MATRIX_PRODUCT, the linear layer of the throughput
- * layout. */
+/* Sums over sparse lists: DIAGONAL_SUM, PERMUTE_SUM. */
 #include "kernels/cuda/cuda_internal.cuh"
 
 namespace {
@@ -168,137 +167,6 @@ __global__ void __launch_bounds__(128) permute_sum(GpuTables t, kernel_permute_s
     a.out.words[((size_t)limb << t.log_n) + i] = sum;
 }
 
-/*
- * MATRIX_PRODUCT, FP64 path. Operands are centred and split into a multiple of 2^25 and a rest of at most
- * 2^24: a product is four exact ones of at most 2^48 units each, which add up without reduction: the high
- * ones (unit 2^50), the middle ones (unit 2^25, two a term) and the low ones. After 16 terms none is above
- * 2^53 units, and they are folded into one residue: 4 operations a term, and one for folding, instead of 9.
- *
- *   high    |sum| / q <= 16 (q/2)^2 / q < 2^52: the quotient is rounded to an even number (fold_high) and off
- *           by at most 2, so the remainder is at most 2q and exact
- *   middle  |sum| / q <= 32 (q/2) 2^24 / q = 2^28: as any reduction
- *   low     at most 2^52; all together, with a reduced residue, below 2^53
- */
-const u32 matrix_rows = 8, matrix_columns = 16, matrix_threads = 128;
-
-struct SplitDouble {
-    double high, low;
-};
-__device__ __forceinline__ SplitDouble split(double x) {
-    const double magic = 6755399441055744.0 * 33554432.0; /* 1.5 * 2^77: rounds to multiples of 2^25 */
-    const double high = __dadd_rn(__dadd_rn(x, magic), -magic);
-    return {high, x - high};
-}
-
-__device__ __forceinline__ double fold_high(const PathF64 &path, double x) {
-    const double magic = 6755399441055744.0 * 2.0; /* 1.5 * 2^53 */
-    const double quotient = __dadd_rn(__dadd_rn(__dmul_rn(x, path.qi), magic), -magic);
-    return __fma_rn(-quotient, path.q, x);
-}
-
-/* grid: (N / matrix_threads, row tiles, components * limbs) */
-__global__ void __launch_bounds__(matrix_threads)
-    matrix_product_f64(GpuTables t, kernel_matrix_product_args a) {
-    __shared__ SplitDouble weights[2][matrix_columns][matrix_rows];
-    gpu_release_next();
-    gpu_wait();
-    const u32 i = blockIdx.x * matrix_threads + threadIdx.x, row0 = blockIdx.y * matrix_rows;
-    const u32 limbs = a.basis.q_count + a.basis.p_count, component = blockIdx.z / limbs,
-              limb = blockIdx.z % limbs;
-    const PathF64 path(t.prime[prime_of(t, a.basis, limb)]);
-    const u64 *w = a.weight + (size_t)limb * a.row_count * a.column_count;
-    const size_t in_step = (size_t)a.component_count * limbs << t.log_n;
-    const u64 *in = a.in + (((size_t)component * limbs + limb) << t.log_n) + i;
-    /* one weight of a tile is each thread's to stage */
-    static_assert(matrix_rows * matrix_columns == matrix_threads, "one weight a thread");
-    const u32 mine_row = threadIdx.x / matrix_columns, mine_column = threadIdx.x % matrix_columns;
-    auto staged = [&](u32 column0) {
-        const u32 r = row0 + mine_row, c = column0 + mine_column;
-        return r < a.row_count && c < a.column_count ? w[(size_t)r * a.column_count + c] : 0;
-    };
-    double sum[matrix_rows];
-#pragma unroll
-    for (u32 r = 0; r < matrix_rows; r++) sum[r] = 0.0;
-    u64 next = staged(0);
-    for (u32 column0 = 0, turn = 0; column0 < a.column_count; column0 += matrix_columns, turn ^= 1) {
-        const u32 columns = min(matrix_columns, a.column_count - column0);
-        SplitDouble(*weight)[matrix_rows] = weights[turn];
-        u64 words[matrix_columns];
-#pragma unroll
-        for (u32 c = 0; c < matrix_columns; c++) words[c] = c < columns ? in[(column0 + c) * in_step] : 0;
-        weight[mine_column][mine_row] = split(path.constant(next));
-        next = staged(column0 + matrix_columns);
-        __syncthreads(); /* who is here has read the other buffer: it is written next */
-        double high[matrix_rows], middle[matrix_rows], low[matrix_rows];
-#pragma unroll
-        for (u32 r = 0; r < matrix_rows; r++) high[r] = middle[r] = low[r] = 0.0;
-#pragma unroll
-        for (u32 c = 0; c < matrix_columns; c++) {
-            const SplitDouble x = split(path.constant(words[c]));
-#pragma unroll
-            for (u32 r = 0; r < matrix_rows; r++) {
-                const SplitDouble y = weight[c][r];
-                high[r] = __fma_rn(x.high, y.high, high[r]);
-                middle[r] = __fma_rn(x.high, y.low, middle[r]);
-                middle[r] = __fma_rn(x.low, y.high, middle[r]);
-                low[r] = __fma_rn(x.low, y.low, low[r]);
-            }
-        }
-#pragma unroll
-        for (u32 r = 0; r < matrix_rows; r++)
-            sum[r] = path.reduce(sum[r] + fold_high(path, high[r]) + path.reduce(middle[r]) + low[r]);
-    }
-#pragma unroll
-    for (u32 r = 0; r < matrix_rows; r++)
-        if (row0 + r < a.row_count)
-            a.out[(((((size_t)(row0 + r)) * a.component_count + component) * limbs + limb) << t.log_n) + i] =
-                a.bias && component == 0
-                    ? gpu_add(path.canonical(sum[r]), __ldg(a.bias + (size_t)limb * a.row_count + row0 + r),
-                              t.prime[prime_of(t, a.basis, limb)].q)
-                    : path.canonical(sum[r]);
-}
-
-/* The integer path: 128-bit sums. */
-__global__ void __launch_bounds__(matrix_threads)
-    matrix_product_i64(GpuTables t, kernel_matrix_product_args a) {
-    __shared__ u64 weight[matrix_columns][matrix_rows];
-    gpu_release_next();
-    gpu_wait();
-    const u32 i = blockIdx.x * matrix_threads + threadIdx.x, row0 = blockIdx.y * matrix_rows;
-    const u32 limbs = a.basis.q_count + a.basis.p_count, component = blockIdx.z / limbs,
-              limb = blockIdx.z % limbs;
-    const PathI64 path(t.prime[prime_of(t, a.basis, limb)]);
-    const u64 *w = a.weight + (size_t)limb * a.row_count * a.column_count;
-    PathI64::Accumulator sum[matrix_rows];
-#pragma unroll
-    for (u32 r = 0; r < matrix_rows; r++) sum[r] = PathI64::sum_zero();
-    for (u32 column0 = 0; column0 < a.column_count; column0 += matrix_columns) {
-        const u32 columns = min(matrix_columns, a.column_count - column0);
-        __syncthreads();
-        for (u32 k = threadIdx.x; k < matrix_rows * matrix_columns; k += matrix_threads) {
-            const u32 r = row0 + k / matrix_columns, c = column0 + k % matrix_columns;
-            weight[k % matrix_columns][k / matrix_columns] =
-                r < a.row_count && c < a.column_count ? w[(size_t)r * a.column_count + c] : 0;
-        }
-        __syncthreads();
-        for (u32 c = 0; c < columns; c++) {
-            const u64 x =
-                a.in[(((((size_t)(column0 + c)) * a.component_count + component) * limbs + limb) << t.log_n) +
-                     i];
-#pragma unroll
-            for (u32 r = 0; r < matrix_rows; r++) path.sum_add(sum[r], x, weight[c][r]);
-        }
-    }
-#pragma unroll
-    for (u32 r = 0; r < matrix_rows; r++)
-        if (row0 + r < a.row_count)
-            a.out[(((((size_t)(row0 + r)) * a.component_count + component) * limbs + limb) << t.log_n) + i] =
-                a.bias && component == 0
-                    ? gpu_add(path.sum_finish(sum[r]), __ldg(a.bias + (size_t)limb * a.row_count + row0 + r),
-                              path.m.q)
-                    : path.sum_finish(sum[r]);
-}
-
 } // namespace
 
 cudaError_t cuda_diagonal_sum(cudaStream_t stream, const kernel_diagonal_sum_args *a) {
@@ -316,15 +184,4 @@ cudaError_t cuda_permute_sum(cudaStream_t stream, const kernel_permute_sum_args 
     const CudaTables *tables = cuda_tables(a->tables);
     const dim3 grid((1u << tables->device.log_n) / 128, basis_limb_count(a->out.basis));
     return gpu_launch(permute_sum, grid, 128, stream, tables->device.log_n, tables->device, *a);
-}
-
-cudaError_t cuda_matrix_product(cudaStream_t stream, const kernel_matrix_product_args *a) {
-    const CudaTables *tables = cuda_tables(a->tables);
-    const dim3 grid((1u << tables->device.log_n) / matrix_threads,
-                    (a->row_count + matrix_rows - 1) / matrix_rows,
-                    a->component_count * basis_limb_count(a->basis));
-    return tables->is_f64 ? gpu_launch(matrix_product_f64, grid, matrix_threads, stream, tables->device.log_n,
-                                       tables->device, *a)
-                          : gpu_launch(matrix_product_i64, grid, matrix_threads, stream, tables->device.log_n,
-                                       tables->device, *a);
 }
