@@ -74,27 +74,46 @@ __device__ __forceinline__ void convert(u64 (&x)[COUNT], const PathI64 &path, co
 }
 
 const u32 convert_chunk_max = 12;
+const int convert_fused_max = 2; /* sources; with three, doing them again costs more than the launch */
 const int convert_tile_log = 10; /* 128 threads: three blocks a multiprocessor at 168 registers */
 
-/* At most 9 sources: 9 * 0.85 q < 2^53, one reduction at the end. */
+/*
+ * The sum of all products is kept as two doubles, reduced once at the end: 4 operations a term instead of 7.
+ * `high` starts at 1.5 * 2^102, where a double's unit is 2^50: adding a product there rounds it to a multiple
+ * of 2^50 (|product| < 2^98, so seven of them stay in range); what it gained is exact, and so is the rest of
+ * the product, at most 2^49. At the end |high| / q < 2^51, its remainder is at most 1.5 q, and with the rests
+ * below 1.5 * 2^50 + 7 * 2^49 < 2^53.
+ */
 template <int SOURCES> struct ConvertJob {
-    static_assert(SOURCES <= 9, "the sum of all products is exact");
+    static_assert(SOURCES <= 7, "the sum of all products is exact");
     PathF64 path;
     u32 prime;
     const double (&y)[SOURCES][8];
     const double *hat;
     u64 *out;
     template <int COUNT> __device__ __forceinline__ void load(double (&x)[COUNT], u32, u32) const {
+        const double magic = 6755399441055744.0 * 1125899906842624.0; /* 1.5 * 2^102 */
+        double high[COUNT], low[COUNT];
 #pragma unroll
-        for (int k = 0; k < COUNT; k++) x[k] = path.mul(y[0][k], hat[0]);
+        for (int k = 0; k < COUNT; k++) high[k] = magic, low[k] = 0.0;
 #pragma unroll
-        for (int s = 1; s < SOURCES; s++) {
+        for (int s = 0; s < SOURCES; s++) {
             const double w = hat[s];
 #pragma unroll
-            for (int k = 0; k < COUNT; k++) x[k] += path.mul(y[s][k], w);
+            for (int k = 0; k < COUNT; k++) {
+                const double sum = __fma_rn(y[s][k], w, high[k]);
+                const double rest = __fma_rn(y[s][k], w, -__dadd_rn(sum, -high[k]));
+                high[k] = sum;
+                low[k] = s == 0 ? rest : __dadd_rn(low[k], rest);
+            }
         }
 #pragma unroll
-        for (int k = 0; k < COUNT; k++) x[k] = path.reduce(x[k]);
+        for (int k = 0; k < COUNT; k++) {
+            GPU_BOUND(fabs(low[k]) <= SOURCES * 562949953421312.0);
+            const double remainder = path.reduce(__dadd_rn(high[k], -magic));
+            GPU_BOUND(fabs(remainder) <= 1.5 * path.q);
+            x[k] = path.reduce(__dadd_rn(remainder, low[k]));
+        }
     }
     template <int COUNT>
     __device__ __forceinline__ void store(const double (&x)[COUNT], u32 at, u32 step) const {
@@ -102,18 +121,106 @@ template <int SOURCES> struct ConvertJob {
     }
 };
 
+/* The last group of a source's inverse columns leaves y where the conversion wants it. */
+struct SourceJob {
+    PathF64 path;
+    double hat_inverse;
+    double (&y)[8];
+    template <int COUNT> __device__ __forceinline__ void load(double (&)[COUNT], u32, u32) const {}
+    template <int COUNT> __device__ __forceinline__ void store(const double (&x)[COUNT], u32, u32) const {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) y[k] = path.centre(path.mul(x[k], hat_inverse));
+    }
+};
+
 __device__ __forceinline__ void prefetch_line(const void *address) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
 }
 
-template <class IO, int R_LOG, int SOURCES>
+/* Inverse columns of all sources at once, for FUSED: from the row pass's raw values to y. The group that the
+ * inverse ends with is the one that the forward transform begins with, so y stays in registers. */
+template <int R_LOG, int SOURCES> struct SourceColumns {
+    typedef PassShape<R_LOG, convert_tile_log> S;
+    static const int T = convert_tile_log;
+    static const int A1 = S::first(1), G1 = S::size(1);
+    static const int AL = S::GROUPS == 3 ? S::first(2) : A1, GL = S::GROUPS == 3 ? S::size(2) : G1;
+    static const int UNITS = 8 >> GL;
+    Twiddles<PathF64, R_LOG, T, AL, GL, true, true> last[SOURCES];
+
+    __device__ __forceinline__ void prepare(const GpuTables &t, const GpuConversion *c, u32 sources,
+                                            u32 log_other) {
+#pragma unroll
+        for (int s = 0; s < SOURCES; s++)
+            last[s].load(t, __ldg(c->source + min((u32)s, sources - 1)), log_other);
+    }
+    __device__ __forceinline__ void run(double (&y)[SOURCES][8], const GpuTables &t, const GpuConversion *c,
+                                        u32 sources, u32 log_other, const u64 *from,
+                                        double (*tiles)[(1 << T) + (1 << (T - 3))]) {
+        constexpr int LO = R_LOG - AL - GL;
+#pragma unroll
+        for (int s = 0; s < SOURCES; s++) {
+            const u64 *limb = from + ((size_t)min((u32)s, sources - 1) << t.log_n);
+#pragma unroll
+            for (int n = 0; n < UNITS; n++) {
+                const Place p = ntt_place<R_LOG, T, AL, GL, true>(n);
+                const u32 i = (p.hi << (R_LOG - AL)) + p.lo;
+                const u32 at = (i << log_other) + (blockIdx.x << S::C_LOG) + p.c;
+#pragma unroll
+                for (int k = 0; k < (1 << GL); k++)
+                    y[s][(n << GL) + k] = PathF64::raw(limb[at + ((u32)k << (LO + log_other))]);
+            }
+        }
+#pragma unroll
+        for (int s = 0; s < SOURCES; s++) {
+            const PathF64 path(t.prime[__ldg(c->source + min((u32)s, sources - 1))]);
+#pragma unroll
+            for (int n = 0; n < UNITS; n++) {
+                const Place p = ntt_place<R_LOG, T, AL, GL, true>(n);
+                const u32 i = (p.hi << (R_LOG - AL)) + p.lo;
+                ntt_stage<PathF64, AL, GL, GL - 1, true, 0, R_LOG>(path, last[s].w[n], y[s] + (n << GL));
+#pragma unroll
+                for (int k = 0; k < (1 << GL); k++)
+                    tiles[s][ntt_pad((i << S::C_LOG) + p.c + ((u32)k << (LO + S::C_LOG)))] =
+                        y[s][(n << GL) + k];
+            }
+        }
+        __syncthreads();
+        if constexpr (S::GROUPS == 3) {
+#pragma unroll
+            for (int s = 0; s < SOURCES; s++)
+                step<A1, G1, false>(y[s], t, c, s, sources, log_other, tiles[s]);
+            __syncthreads();
+        }
+#pragma unroll
+        for (int s = 0; s < SOURCES; s++) step<0, 3, true>(y[s], t, c, s, sources, log_other, tiles[s]);
+        __syncthreads(); /* the tiles are written next */
+    }
+
+  private:
+    template <int A, int G, bool TO_IO>
+    static __device__ __forceinline__ void step(double (&y)[8], const GpuTables &t, const GpuConversion *c,
+                                                int s, u32 sources, u32 log_other, double *tile) {
+        const u32 source = min((u32)s, sources - 1), prime = __ldg(c->source + source);
+        const PathF64 path(t.prime[prime]);
+        const SourceJob job = {path, path.constant(__ldg(c->hat_inverse_n + source)), y};
+        Twiddles<PathF64, R_LOG, T, A, G, true, true> w;
+        w.load(t, prime, log_other);
+        ntt_step<PathF64, SourceJob, R_LOG, T, A, G, true, true, 0, false, TO_IO>(job, w, log_other, tile);
+    }
+};
+
+/* FUSED: the sources are what the row pass of their inverse transform left: its column pass happens here,
+ * again for each chunk of targets. */
+template <class IO, int R_LOG, int SOURCES, bool FUSED>
 __global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 log_other, u32 chunk) {
     typedef PassShape<R_LOG, convert_tile_log> S;
     typedef ConvertJob<SOURCES> Job;
     constexpr int T = convert_tile_log, A1 = S::first(1), G1 = S::size(1),
                   G2 = S::GROUPS == 3 ? S::size(2) : 1, A2 = S::GROUPS == 3 ? S::first(2) : 0;
+    static_assert(!FUSED || SOURCES <= convert_fused_max, "a tile for each source");
     static_assert(S::THREADS == 128 && S::size(0) == 3, "one radix-8 butterfly a thread in the first group");
-    __shared__ double tiles[2][(1 << T) + (1 << (T - 3))]; /* in turn: one wait less for each target */
+    /* in turn: one wait less for each target */
+    __shared__ double tiles[2][(1 << T) + (1 << (T - 3))];
     __shared__ double hats[convert_chunk_max][SOURCES];
     gpu_release_next();
     const u32 unit = blockIdx.z, first = blockIdx.y * chunk, total = io.targets(t, unit);
@@ -127,22 +234,30 @@ __global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 l
                 ? PathF64(t.prime[prime]).constant(__ldg(conversion->hat + (size_t)s * t.prime_count + prime))
                 : 0.0;
     }
-    gpu_wait();
-    const Place place = ntt_place<R_LOG, T, 0, 3, true>(0);
-    const u32 at = (place.lo << log_other) + (blockIdx.x << S::C_LOG) + place.c,
-              step = 1u << (R_LOG - 3 + log_other);
     const u64 *from = io.y(t, unit);
     double y[SOURCES][8];
+    if constexpr (FUSED) {
+        /* a source too many is another's values: its constant is zero */
+        SourceColumns<R_LOG, SOURCES> columns;
+        columns.prepare(t, conversion, sources, log_other);
+        gpu_wait();
+        columns.run(y, t, conversion, sources, log_other, from, tiles);
+    } else {
+        gpu_wait();
+        const Place place = ntt_place<R_LOG, T, 0, 3, true>(0);
+        const u32 at = (place.lo << log_other) + (blockIdx.x << S::C_LOG) + place.c,
+                  step = 1u << (R_LOG - 3 + log_other);
 #pragma unroll
-    for (int s = 0; s < SOURCES; s++) {
-        if ((u32)s < sources)
-            raw_load<PathF64>(y[s], from + ((size_t)s << t.log_n), at, step);
-        else {
+        for (int s = 0; s < SOURCES; s++) {
+            if ((u32)s < sources)
+                raw_load<PathF64>(y[s], from + ((size_t)s << t.log_n), at, step);
+            else {
 #pragma unroll
-            for (int k = 0; k < 8; k++) y[s][k] = 0.0;
+                for (int k = 0; k < 8; k++) y[s][k] = 0.0;
+            }
         }
+        __syncthreads();
     }
-    __syncthreads();
     for (u32 c = 0; c < count; c++) {
         const u32 prime = io.prime(t, unit, first + c);
         double *tile = tiles[c & 1];
@@ -172,16 +287,48 @@ __global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 l
     }
 }
 
-template <class IO, int R_LOG, int SOURCES>
+/* Blocks of this kernel that the card runs at a time. */
+static inline u32 convert_slots(const void *kernel) {
+    int device = 0, processors = 0, blocks = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 128, 0) != cudaSuccess ||
+        processors < 1 || blocks < 1)
+        return 396;
+    return (u32)(processors * blocks);
+}
+
+/* How many targets a block makes: waves of blocks, times targets and what a block does before its first. */
+static inline u32 convert_chunk(u32 slots, u32 columns, u32 targets, double before) {
+    u32 best = 1;
+    double least = 0.0;
+    for (u32 chunks = targets; chunks >= 1; chunks--) {
+        const u32 chunk = (targets + chunks - 1) / chunks;
+        if (chunk > convert_chunk_max) break;
+        const u32 blocks = columns * ((targets + chunk - 1) / chunk);
+        const double cost = (double)((blocks + slots - 1) / slots) * ((double)chunk + before);
+        if (chunks == targets || cost <= least) best = chunk, least = cost;
+    }
+    return best;
+}
+
+template <class IO, int R_LOG, int SOURCES, bool FUSED>
 static cudaError_t convert_enqueue(cudaStream_t stream, const GpuTables &t, const IO &io, u32 units,
                                    u32 targets_max) {
-    const u32 tiles = (1u << t.log_n) >> convert_tile_log, blocks = tiles * units * targets_max;
-    /* enough blocks for two waves of three on each of 132 multiprocessors, then longer chunks */
-    u32 chunk = blocks / 792;
-    chunk = chunk < 1 ? 1 : chunk > convert_chunk_max ? convert_chunk_max : chunk;
+    const auto kernel = convert_pass<IO, R_LOG, SOURCES, FUSED>;
+    static const u32 slots = convert_slots(reinterpret_cast<const void *>(kernel));
+    const u32 tiles = (1u << t.log_n) >> convert_tile_log;
+    const u32 chunk = convert_chunk(slots, tiles * units, targets_max, FUSED ? 1.5 + 0.7 * SOURCES : 1.5);
     const dim3 grid(tiles, (targets_max + chunk - 1) / chunk, units);
-    return gpu_launch(convert_pass<IO, R_LOG, SOURCES>, grid, 128, stream, t.log_n, t, io, t.log_n - R_LOG,
-                      chunk);
+    return gpu_launch(kernel, grid, 128, stream, t.log_n, t, io, t.log_n - R_LOG, chunk);
+}
+
+/* Does the conversion do its sources' inverse columns itself? Where a launch costs more than doing them again
+ * for each chunk of targets. */
+static inline bool convert_fuses(const CudaTables *tables, u32 sources) {
+    const u32 columns_log = ntt_columns_log(tables->device.log_n);
+    return tables->is_f64 && (columns_log == 6 || columns_log == 7) && sources >= 1 &&
+           sources <= (u32)convert_fused_max;
 }
 
 /* cudaErrorNotSupported: no instance for this shape; the caller takes the general pass */
@@ -190,24 +337,24 @@ static cudaError_t convert_sources(cudaStream_t stream, const GpuTables &t, cons
                                    u32 units, u32 targets_max) {
     switch (sources) {
     case 1:
-        return convert_enqueue<IO, R_LOG, 1>(stream, t, io, units, targets_max);
+        return convert_enqueue < IO, R_LOG, 1, R_LOG<8>(stream, t, io, units, targets_max);
     case 2:
-        return convert_enqueue<IO, R_LOG, 2>(stream, t, io, units, targets_max);
+        return convert_enqueue < IO, R_LOG, 2, R_LOG<8>(stream, t, io, units, targets_max);
     case 3:
-        return convert_enqueue<IO, R_LOG, 3>(stream, t, io, units, targets_max);
+        return convert_enqueue<IO, R_LOG, 3, false>(stream, t, io, units, targets_max);
     default:
         break;
     }
     if constexpr (R_LOG == 8) { /* N = 2^15, 2^16 */
         switch (sources) {
         case 4:
-            return convert_enqueue<IO, R_LOG, 4>(stream, t, io, units, targets_max);
+            return convert_enqueue<IO, R_LOG, 4, false>(stream, t, io, units, targets_max);
         case 5:
-            return convert_enqueue<IO, R_LOG, 5>(stream, t, io, units, targets_max);
+            return convert_enqueue<IO, R_LOG, 5, false>(stream, t, io, units, targets_max);
         case 6:
-            return convert_enqueue<IO, R_LOG, 6>(stream, t, io, units, targets_max);
+            return convert_enqueue<IO, R_LOG, 6, false>(stream, t, io, units, targets_max);
         case 7:
-            return convert_enqueue<IO, R_LOG, 7>(stream, t, io, units, targets_max);
+            return convert_enqueue<IO, R_LOG, 7, false>(stream, t, io, units, targets_max);
         default:
             break;
         }

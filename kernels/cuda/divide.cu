@@ -311,8 +311,9 @@ cudaError_t gpu_divide(cudaStream_t stream, const CudaTables *tables, const Divi
     if (!is_begun && (rc = ntt_run<true, false, 0>(stream, tables, DivideInverseIO<false>{d},
                                                    values * d.sources)) != cudaSuccess)
         return rc;
-    if ((rc = ntt_run<true, true, 0>(stream, tables, DivideInverseIO<true>{d}, values * d.sources)) !=
-        cudaSuccess)
+    if (!convert_fuses(tables, d.sources) &&
+        (rc = ntt_run<true, true, 0>(stream, tables, DivideInverseIO<true>{d}, values * d.sources)) !=
+            cudaSuccess)
         return rc;
     rc = convert_run(stream, tables, DivideConvertIO{d}, d.sources, values, d.out_limbs);
     if (rc == cudaErrorNotSupported)

@@ -533,10 +533,11 @@ cudaError_t up_columns(cudaStream_t stream, const CudaTables *tables, const kern
     if ((rc = ntt_run<true, false, 0>(stream, tables, ModUpInverseIO<false>{a, s.level, items, galois},
                                       sources)) != cudaSuccess)
         return rc;
-    if ((rc = ntt_run<true, true, 0>(stream, tables, ModUpInverseIO<true>{a, s.level, items, galois},
+    const u32 most = min(t.digit_size, s.level + 1), least = s.level + 1 - (s.digits - 1) * t.digit_size;
+    if (!convert_fuses(tables, most) &&
+        (rc = ntt_run<true, true, 0>(stream, tables, ModUpInverseIO<true>{a, s.level, items, galois},
                                      sources)) != cudaSuccess)
         return rc;
-    const u32 most = min(t.digit_size, s.level + 1), least = s.level + 1 - (s.digits - 1) * t.digit_size;
     rc = convert_run(stream, tables, ModUpConvertIO{a, s.level, s.limbs, s.digits}, most,
                      a.batch_count * s.digits, s.limbs - min(least, most));
     if (rc == cudaErrorNotSupported)

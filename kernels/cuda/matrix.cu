@@ -57,8 +57,8 @@ __device__ __forceinline__ void matrix_step(double (&c)[4], const double (&a)[4]
 
 /* A block makes `rows` rows of the result at `positions` positions of one limb of one component, `columns`
  * columns of the matrix at a time; a warp 16 positions of M_TILES times 16 rows. */
-template <int ROW_WARPS, int M_TILES> struct MatrixShape {
-    static const u32 warps = 4, threads = 32 * warps, columns = 8;
+template <int WARPS, int ROW_WARPS, int M_TILES> struct MatrixShape {
+    static const u32 warps = WARPS, threads = 32 * warps, columns = 8;
     static const u32 rows = 16 * M_TILES * ROW_WARPS, positions = 16 * (warps / ROW_WARPS);
     /* rows of shared memory with padding: neither order of access meets bank conflicts */
     static const u32 weight_step = columns + 4, word_step = positions + 2;
@@ -93,9 +93,10 @@ struct MatrixRange {
 };
 
 /* grid: (N / positions, row tiles, components * limbs) */
-template <int ROW_WARPS, int M_TILES>
-__global__ void __launch_bounds__(128, 2) matrix_product_f64(GpuTables t, kernel_matrix_product_args a) {
-    typedef MatrixShape<ROW_WARPS, M_TILES> S;
+template <int WARPS, int ROW_WARPS, int M_TILES>
+__global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
+    matrix_product_f64(GpuTables t, kernel_matrix_product_args a) {
+    typedef MatrixShape<WARPS, ROW_WARPS, M_TILES> S;
     __shared__ double weights[2][2][S::rows][S::weight_step]; /* [turn][low, high] */
     __shared__ double2 words[2][S::columns][S::word_step];    /* low, high */
     __shared__ u32 largest[3][2];                             /* pieces of a chunk's weights: low, high */
@@ -112,26 +113,29 @@ __global__ void __launch_bounds__(128, 2) matrix_product_f64(GpuTables t, kernel
     const u64 *in = a.in + (((size_t)component * limbs + limb) << t.log_n) + base;
     if (threadIdx.x < 6) largest[threadIdx.x / 2][threadIdx.x % 2] = 0;
     gpu_wait();
-    u64 next_weight[S::weights_each], next_word[S::words_each];
-    auto fetch = [&](u32 column0) {
+    /* What a chunk will be made of, on its way from memory while two others are worked on. */
+    struct Fetched {
+        u64 weight[S::weights_each], word[S::words_each];
+    } even, odd;
+    auto fetch = [&](Fetched &next, u32 column0) {
 #pragma unroll
         for (u32 i = 0; i < S::weights_each; i++) {
             const u32 at = threadIdx.x + S::threads * i, r = row0 + at / S::columns,
                       c = column0 + at % S::columns;
-            next_weight[i] = r < a.row_count && c < a.column_count ? w[(size_t)r * a.column_count + c] : 0;
+            next.weight[i] = r < a.row_count && c < a.column_count ? w[(size_t)r * a.column_count + c] : 0;
         }
 #pragma unroll
         for (u32 i = 0; i < S::words_each; i++) {
             const u32 at = threadIdx.x + S::threads * i, c = column0 + at / S::positions;
-            next_word[i] = c < a.column_count ? in[c * in_step + at % S::positions] : 0;
+            next.word[i] = c < a.column_count ? in[c * in_step + at % S::positions] : 0;
         }
     };
-    auto stage = [&](u32 turn, u32 slot) {
+    auto stage = [&](const Fetched &next, u32 turn, u32 slot) {
         u32 low_max = 0, high_max = 0;
 #pragma unroll
         for (u32 i = 0; i < S::weights_each; i++) {
             const u32 at = threadIdx.x + S::threads * i;
-            const SplitDouble x = split(path.constant(next_weight[i]), range.weight_magic);
+            const SplitDouble x = split(path.constant(next.weight[i]), range.weight_magic);
             weights[turn][0][at / S::columns][at % S::columns] = x.low;
             weights[turn][1][at / S::columns][at % S::columns] = x.high;
             /* low words of 2^52 + |piece|, in units of the piece */
@@ -142,7 +146,7 @@ __global__ void __launch_bounds__(128, 2) matrix_product_f64(GpuTables t, kernel
 #pragma unroll
         for (u32 i = 0; i < S::words_each; i++) {
             const u32 at = threadIdx.x + S::threads * i;
-            const double x = path.constant(next_word[i]);
+            const double x = path.constant(next.word[i]);
             const SplitDouble pieces = range.splits_words ? split(x, range.word_magic) : SplitDouble{0.0, x};
             words[turn][at / S::positions][at % S::positions] = make_double2(pieces.low, pieces.high);
         }
@@ -165,12 +169,11 @@ __global__ void __launch_bounds__(128, 2) matrix_product_f64(GpuTables t, kernel
                 }
         range.low = range.middle = range.high = 0.0;
     };
-    fetch(0);
-    __syncthreads();
-    for (u32 column0 = 0, turn = 0, slot = 0; column0 < a.column_count; column0 += S::columns) {
-        stage(turn, slot);
-        fetch(column0 + S::columns); /* beyond the last: zeros, not read */
-        __syncthreads();             /* who is here has read the other buffer: it is written next */
+    u32 turn = 0, slot = 0;
+    auto chunk = [&](Fetched &next, u32 column0) {
+        stage(next, turn, slot);
+        fetch(next, column0 + 2 * S::columns); /* beyond the last: zeros, not read */
+        __syncthreads();                       /* who is here has read the other buffer: it is written next */
         const u32 low_max = largest[slot][0], high_max = largest[slot][1];
         slot = slot == 2 ? 0 : slot + 1;
         if (threadIdx.x < 2) largest[slot == 2 ? 0 : slot + 1][threadIdx.x] = 0; /* all have read it */
@@ -210,6 +213,13 @@ __global__ void __launch_bounds__(128, 2) matrix_product_f64(GpuTables t, kernel
             multiply(middle, y, 0);
         }
         turn ^= 1;
+    };
+    fetch(even, 0);
+    fetch(odd, S::columns);
+    __syncthreads();
+    for (u32 column0 = 0; column0 < a.column_count; column0 += 2 * S::columns) {
+        chunk(even, column0);
+        if (column0 + S::columns < a.column_count) chunk(odd, column0 + S::columns);
     }
     fold();
 #pragma unroll
@@ -274,22 +284,23 @@ __global__ void __launch_bounds__(matrix_threads)
 
 } // namespace
 
-template <int ROW_WARPS, int M_TILES>
+template <int WARPS, int ROW_WARPS, int M_TILES>
 static cudaError_t matrix_enqueue(cudaStream_t stream, const GpuTables &t,
                                   const kernel_matrix_product_args &a) {
-    typedef MatrixShape<ROW_WARPS, M_TILES> S;
+    typedef MatrixShape<WARPS, ROW_WARPS, M_TILES> S;
     const dim3 grid((1u << t.log_n) / S::positions, (a.row_count + S::rows - 1) / S::rows,
                     a.component_count * basis_limb_count(a.basis));
-    return gpu_launch(matrix_product_f64<ROW_WARPS, M_TILES>, grid, S::threads, stream, t.log_n, t, a);
+    return gpu_launch(matrix_product_f64<WARPS, ROW_WARPS, M_TILES>, grid, S::threads, stream, t.log_n, t, a);
 }
 
 cudaError_t cuda_matrix_product(cudaStream_t stream, const kernel_matrix_product_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
     const GpuTables &t = tables->device;
     if (tables->is_f64)
-        return a->row_count <= 16   ? matrix_enqueue<1, 1>(stream, t, *a)
-               : a->row_count <= 32 ? matrix_enqueue<1, 2>(stream, t, *a)
-                                    : matrix_enqueue<2, 2>(stream, t, *a);
+        return a->row_count <= 16   ? matrix_enqueue<4, 1, 1>(stream, t, *a)
+               : a->row_count <= 32 ? matrix_enqueue<4, 1, 2>(stream, t, *a)
+
+                                    : matrix_enqueue<8, 2, 2>(stream, t, *a);
     const dim3 grid((1u << t.log_n) / matrix_threads, (a->row_count + matrix_rows - 1) / matrix_rows,
                     a->component_count * basis_limb_count(a->basis));
     return gpu_launch(matrix_product_i64, grid, matrix_threads, stream, t.log_n, t, *a);

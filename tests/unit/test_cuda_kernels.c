@@ -124,13 +124,19 @@ static twin random_polys(kernel_basis basis, uint32_t polys, uint32_t pattern) {
     free(words);
     return t;
 }
-/* numbers[per_limb] of each q, one limb after the other */
-static twin random_numbers(uint32_t limbs, uint32_t per_limb, uint32_t pattern) {
+enum { WEIGHTS_RANDOM, WEIGHTS_MINUS_ONE, WEIGHTS_LARGEST, WEIGHTS_SMALL };
+/* numbers[per_limb] of each q, one limb after the other; the last two kinds are of either sign */
+static twin random_numbers(uint32_t limbs, uint32_t per_limb, uint32_t kind) {
     uint64_t *words = malloc((uint64_t)limbs * per_limb * 8);
     assert_non_null(words);
     for (uint32_t i = 0; i < limbs * per_limb; i++) {
         const uint64_t q = params->prime[i / per_limb];
-        words[i] = pattern ? q - 1 : prng_below(&rng, q);
+        const uint64_t small = prng_below(&rng, 1u << 20);
+        words[i] = kind == WEIGHTS_RANDOM      ? prng_below(&rng, q)
+                   : kind == WEIGHTS_MINUS_ONE ? q - 1
+                   : kind == WEIGHTS_LARGEST   ? (q - 1) / 2 + (small & 1)
+                   : small & 1                 ? q - small
+                                               : small;
     }
     const twin t = twin_create(words, (uint64_t)limbs * per_limb * 8);
     free(words);
@@ -371,7 +377,7 @@ static void check_keyswitch(uint32_t level, uint32_t key_level, uint32_t pattern
 
 static void check_linear(uint32_t pattern) {
     const uint32_t level = params->q_count - 1, n = params_n(params);
-    const kernel_basis qp = basis_qp(level), q = basis_q(level);
+    const kernel_basis qp = basis_qp(level);
     twin in = random_polys(qp, 2 * 3, pattern), plain = random_polys(qp, 5, pattern),
          out = twin_create(NULL, 2 * 2 * poly_bytes(qp));
     twin sum = twin_create(NULL, poly_bytes(qp));
@@ -402,13 +408,16 @@ static void check_linear(uint32_t pattern) {
     twin_compare(&out, "DIAGONAL_SUM");
     twin_compare(&sum, "PERMUTE_SUM");
     twin_destroy(&in), twin_destroy(&plain), twin_destroy(&out), twin_destroy(&sum), twin_destroy(&turn_list);
+}
 
-    const uint32_t rows = 19, columns = 37, limbs = params->q_count;
+/* row tiles of every size, whole and in part; sums that are folded at each step, seldom or never */
+static void check_matrix(uint32_t rows, uint32_t columns, uint32_t pattern, uint32_t weights) {
+    const uint32_t limbs = params->q_count;
+    const kernel_basis q = basis_q(limbs - 1);
     twin vectors = random_polys(q, 2 * columns, pattern),
          result = twin_create(NULL, (uint64_t)rows * 2 * poly_bytes(q));
-    twin weight = random_numbers(limbs, rows * columns, pattern);
+    twin weight = random_numbers(limbs, rows * columns, weights), bias = random_numbers(limbs, rows, weights);
     const uint64_t *const no_bias[2] = {NULL, NULL};
-    twin bias = random_numbers(limbs, rows, pattern);
     for (int with_bias = 0; with_bias < 2; with_bias++) {
         for (int s = 0; s < 2; s++) {
             kernel_matrix_product_args args = {sides[s].tables,
@@ -426,6 +435,17 @@ static void check_linear(uint32_t pattern) {
     }
     twin_destroy(&bias);
     twin_destroy(&vectors), twin_destroy(&result), twin_destroy(&weight);
+}
+
+static void check_matrices(uint32_t pattern) {
+    check_matrix(19, 37, pattern, pattern ? WEIGHTS_MINUS_ONE : WEIGHTS_RANDOM);
+    if (params->log_n > 12) return;
+    for (uint32_t weights = WEIGHTS_RANDOM; weights <= WEIGHTS_SMALL; weights++) {
+        check_matrix(70, 45, pattern, weights);
+        check_matrix(10, 64, pattern, weights);
+        check_matrix(32, 8, pattern, weights);
+        check_matrix(33, 1, pattern, weights);
+    }
 }
 
 static uint64_t packed_bytes_of(kernel_basis basis, uint32_t components) {
@@ -518,6 +538,7 @@ static void check_set(const kernel_set *s, const char *path, uint32_t patterns) 
         check_keyswitch(params->q_count - 1, params->q_count - 1, pattern);
         check_keyswitch(params->q_count / 2, params->q_count - 1, pattern);
         if (pattern <= 1) check_linear(pattern);
+        if (pattern <= 1 || params->log_n <= 12) check_matrices(pattern);
         check_ingest(pattern);
     }
     check_random();
