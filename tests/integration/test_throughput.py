@@ -90,7 +90,7 @@ def more_rows_than_fit_one_request_are_scored_in_order(s):
 def journal_rows(out):
     try:
         with open(out + ".journal", encoding="utf-8") as file:
-            lines = [line for line in file.read().split("\n")[1:-1] if line.endswith(" .")]
+            lines = file.read().split("\n")[1:-1]
         return int(lines[-1].split()[0]) if lines else 0
     except FileNotFoundError:
         return 0
