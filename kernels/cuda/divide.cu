@@ -1,6 +1,7 @@
 /*
  * MOD_DOWN and RESCALE: inverse rows and columns of the D residues, conversion + forward columns for the
- * limbs that stay, forward rows with the division in their store: four launches for all values together.
+ * limbs that stay, forward rows with the division in their store: four launches for all values together
+ * (three where the conversion does its inverse columns itself).
  * KEY_SWITCH comes here with the first of them done.
  */
 #include "kernels/cuda/convert.cuh"

@@ -1,11 +1,12 @@
 /*
  * Key switching: MOD_UP, KEY_PRODUCT, SWITCH_PRODUCT, KEY_SWITCH.
  *
- * MOD_UP is four launches (inverse rows, inverse columns, conversion + forward columns, forward rows) for all
- * digits and all batch entries together. SWITCH_PRODUCT has the product with the key in the place of the last
- * one's store (row_product), so that digits never go to memory as words; automorphisms are applied to what
- * the inverse transform reads, with which the conversion commutes. KEY_SWITCH is seven launches: row_product
- * goes on into the inverse rows of the limbs that are divided by.
+ * MOD_UP is four launches (inverse rows, inverse columns, conversion + forward columns, forward rows; small
+ * rings do the middle two in one) for all digits and all batch entries together. SWITCH_PRODUCT has the
+ * product with the key in the place of the last one's store (row_product), so that digits never go to memory
+ * as words; automorphisms are applied to what the inverse transform reads, with which the conversion
+ * commutes. KEY_SWITCH is seven launches (five in small rings): row_product goes on into the inverse rows of
+ * the limbs that are divided by.
  */
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/divide.cuh"
