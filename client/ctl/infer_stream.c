@@ -11,12 +11,13 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define ROWS_PER_PART 64u /* of the latency layout: a part is synced to disk */
 
-static volatile sig_atomic_t is_interrupted;
+static atomic_int is_interrupted; /* set by a signal handler, read by every thread */
 static void on_interrupt(int number) {
     (void)number;
     is_interrupted = 1;
