@@ -191,6 +191,14 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer) 
 
 /* ---- out ---- */
 
+static local_peer *first_waiting(transport *t, transport_kind kind) {
+    LIST_EACH(link, &t->local_peers) {
+        local_peer *p = LIST_ENTRY(link, local_peer, link);
+        if (p->kind == kind && p->phase == PEER_WAITING) return p;
+    }
+    return NULL;
+}
+
 void local_release(transport_context *context) {
     transport *t = context->transport;
     transport_socket *s = &t->sockets[context->kind];
@@ -200,13 +208,11 @@ void local_release(transport_context *context) {
     context->close_after = false;
     list_init(&context->link);
     list_append(&s->local_free, &context->link);
-    LIST_EACH(link, &t->local_peers) {
-        local_peer *p = LIST_ENTRY(link, local_peer, link);
-        if (p->kind != context->kind || p->phase != PEER_WAITING) continue;
+    /* a peer that waited with a message of no use is hung up on, and leaves the context to the next */
+    for (local_peer *p; !list_is_empty(&s->local_free) && (p = first_waiting(t, context->kind));) {
         list_remove(&p->link); /* to the end: peers take turns */
         list_append(&t->local_peers, &p->link);
         deliver(p);
-        return;
     }
 }
 

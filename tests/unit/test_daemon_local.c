@@ -335,6 +335,35 @@ static void requests_over_the_number_of_contexts_wait_and_are_all_answered(void 
     close(many), close(one);
 }
 
+static void waiting_with_a_message_of_no_use_holds_up_nobody(void **state) {
+    (void)state;
+    static const uint8_t endless[4] = {0, 0, 0, 1};
+    uint8_t out[64], in[64];
+    int bad[CONTEXTS];
+    atomic_store(&s.is_holding, true);
+    const int busy = greet();
+    for (uint32_t i = 0; i < CONTEXTS; i++) put(busy, out, frame(out, trail, sizeof trail, "x", 1));
+    for (int i = 0; i < WAIT_MS && atomic_load(&s.seen) < CONTEXTS; i++) usleep(1000);
+    for (uint32_t i = 0; i < CONTEXTS; i++) {
+        bad[i] = greet();
+        put(bad[i], out, frame(out, endless, sizeof endless, "", 0));
+    }
+    usleep(50000);
+    const int good = greet();
+    const size_t size = frame(out, trail, sizeof trail, "y", 1);
+    put(good, out, size);
+    usleep(50000);
+    assert_int_equal(atomic_load(&s.seen), CONTEXTS);
+    tell(LET_GO);
+    assert_true(get(good, in, size));
+    assert_memory_equal(in, out, size);
+    for (uint32_t i = 0; i < CONTEXTS; i++) {
+        assert_true(is_hung_up(bad[i]));
+        close(bad[i]);
+    }
+    close(busy), close(good);
+}
+
 static void the_owner_learns_that_a_peer_is_gone_and_the_context_serves_on(void **state) {
     (void)state;
     uint8_t out[64];
@@ -523,6 +552,7 @@ int main(void) {
         TEST(whoever_does_not_speak_the_protocol_is_hung_up_on),
         TEST(whoever_stops_in_the_middle_leaves_nothing),
         TEST(requests_over_the_number_of_contexts_wait_and_are_all_answered),
+        TEST(waiting_with_a_message_of_no_use_holds_up_nobody),
         TEST(the_owner_learns_that_a_peer_is_gone_and_the_context_serves_on),
         TEST(a_peer_that_does_not_read_keeps_nobody_else_from_it),
         TEST(pipes_over_the_limit_and_pipes_while_draining_are_turned_away),
