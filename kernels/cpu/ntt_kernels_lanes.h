@@ -9,24 +9,28 @@ typedef struct transform_shape {
     uint32_t n;
 } transform_shape;
 
-static void forward_task(const void *context, uint32_t task) {
-    const transform_shape *s = context;
+typedef struct transform_task {
+    uint64_t *out;
+    const uint64_t *in;
+    const ntt_table *table;
+} transform_task;
+
+static transform_task transform_task_of(const transform_shape *s, uint32_t task) {
     const kernel_unary_args *args = s->args;
     const uint32_t i = task / args->out.component_count, c = task % args->out.component_count;
-    ISA(vector_forward)
-    (poly_limb(&args->out, c, i, s->n),
-     poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), s->n),
-     tables_ntt(args->tables, args->out.basis, i), NULL);
+    return (transform_task){poly_limb(&args->out, c, i, s->n),
+                            poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), s->n),
+                            tables_ntt(args->tables, args->out.basis, i)};
+}
+
+static void forward_task(const void *context, uint32_t task) {
+    const transform_task t = transform_task_of(context, task);
+    ISA(vector_forward)(t.out, t.in, t.table, NULL);
 }
 
 static void inverse_task(const void *context, uint32_t task) {
-    const transform_shape *s = context;
-    const kernel_unary_args *args = s->args;
-    const uint32_t i = task / args->out.component_count, c = task % args->out.component_count;
-    ISA(vector_inverse)
-    (poly_limb(&args->out, c, i, s->n),
-     poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), s->n),
-     tables_ntt(args->tables, args->out.basis, i));
+    const transform_task t = transform_task_of(context, task);
+    ISA(vector_inverse)(t.out, t.in, t.table);
 }
 
 static void transform_all(const kernel_unary_args *args, team_task run) {
