@@ -1,8 +1,8 @@
 /* One small model of each family of operators, compiled with the encrypted check: the graph says what ONNX
  * says (the compiler compares), polynomials keep the target, and the encrypted result keeps its promise. */
 #include "client/compile/compile.h"
-#include "tests/support/alloc_fault.h"
 #include "tests/support/onnx_builder.h"
+#include "tests/support/onnx_failures.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -74,9 +74,9 @@ static void logarithms(onnx_builder *b) {
     onnx_builder_node(b, "", "LogSoftmax", "shares", "s", "y");
 }
 static void exponents(onnx_builder *b) {
-    static const float two[] = {0.5f};
+    static const float half[] = {0.5f};
     onnx_builder_input(b, "x", 2, flat);
-    onnx_builder_tensor(b, "half", 1, one, 1, two);
+    onnx_builder_tensor(b, "half", 1, one, 1, half);
     onnx_builder_node(b, "", "Mul", "link", "x,half", "s");
     onnx_builder_node(b, "", "Exp", "counts", "s", "y");
 }
@@ -140,21 +140,8 @@ static void failing_allocations_are_reported_by_every_family(void **state) {
     (void)state;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         char path[64];
-        uint64_t nth = 1;
         write_model(path, &families[f]);
-        for (;; nth++) {
-            ckks_error err = {0};
-            onnx_model *m = NULL;
-            alloc_fault_set(nth);
-            const ckks_status rc = onnx_model_load(&m, path, &err);
-            const bool is_past = alloc_fault_calls() < nth;
-            alloc_fault_set(0);
-            onnx_model_destroy(m);
-            if (is_past) break;
-            assert_true(rc == CKKS_OK || rc == CKKS_RESOURCE_EXHAUSTED || rc == CKKS_IO ||
-                        rc == CKKS_NOT_FOUND);
-        }
-        assert_true(nth > 3);
+        onnx_load_with_failing_allocations(path);
         unlink(path);
     }
 }

@@ -2,9 +2,9 @@
 #include "client/compile/compile.h"
 #include "client/compile/lower.h"
 #include "client/compile/model.h"
-#include "tests/support/alloc_fault.h"
 #include "tests/support/onnx_builder.h"
 #include "tests/support/onnx_cases.h"
+#include "tests/support/onnx_failures.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -471,24 +471,7 @@ static void a_missing_file_is_named(void **state) {
 
 static void every_failing_allocation_is_reported(void **state) {
     (void)state;
-    uint64_t nth = 1;
-    for (; nth < 100000; nth++) {
-        ckks_error err = {0};
-        onnx_model *m = NULL;
-        alloc_fault_set(nth);
-        const ckks_status rc = onnx_model_load(&m, "tests/data/onnx/silu.onnx", &err);
-        const bool is_past = alloc_fault_calls() < nth;
-        alloc_fault_set(0);
-        onnx_model_destroy(m);
-        if (is_past) {
-            CHECK_STATUS(rc, CKKS_OK);
-            break;
-        }
-        if (rc != CKKS_OK)
-            assert_true(rc == CKKS_RESOURCE_EXHAUSTED || rc == CKKS_IO || rc == CKKS_NOT_FOUND);
-    }
-    print_message("  %llu allocations\n", (unsigned long long)nth - 1);
-    assert_true(nth > 3);
+    onnx_load_with_failing_allocations("tests/data/onnx/silu.onnx");
 }
 
 int main(void) {

@@ -3,6 +3,7 @@
 #include "client/compile/compile.h"
 #include "client/lib/crypto.h"
 #include "tests/support/alloc_fault.h"
+#include "tests/support/onnx_failures.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -158,20 +159,7 @@ static void couplings_add_up_and_follow_the_shares(void **state) {
 
 static void failing_allocations_of_a_machine_are_reported(void **state) {
     (void)state;
-    uint64_t nth = 1;
-    for (; nth < 100000; nth++) {
-        ckks_error err = {0};
-        onnx_model *m = NULL;
-        alloc_fault_set(nth);
-        const ckks_status rc = onnx_model_load(&m, "tests/data/svm/rbf2.onnx", &err);
-        const bool is_past = alloc_fault_calls() < nth;
-        alloc_fault_set(0);
-        onnx_model_destroy(m);
-        if (is_past) break;
-        assert_true(rc == CKKS_RESOURCE_EXHAUSTED || rc == CKKS_IO || rc == CKKS_NOT_FOUND || rc == CKKS_OK);
-    }
-    print_message("  %llu allocations\n", (unsigned long long)nth - 1);
-    assert_true(nth > 3);
+    onnx_load_with_failing_allocations("tests/data/svm/rbf2.onnx");
 }
 
 int main(void) {
