@@ -319,8 +319,8 @@ $(B)/tests/planted_race: tests/tsan/planted_race.c
 
 # One program with the tests that run on a card, and the daemon with its injected faults: in a bundle the CUDA code is there once,
 # not in each test.
-DEVICE_TESTS := $(CONFORMANCE_SRC) $(wildcard $(addprefix tests/unit/test_,cuda_*.c cpu_vector_kernels.c device*.c evaluator_*.c \
-                graph_bench.c kernel*.c keyswitch_kernels.c linear_kernels.c workload.c daemon_life.c))
+DEVICE_TESTS := $(CONFORMANCE_SRC) $(shell grep -lE '(device|program|evaluator|kernel)_fixture\.h|daemon_(fixture|words)\.h|device_(open|health|select)' \
+                tests/unit/test_*.c)
 DEVICE_TEST_NAMES := $(notdir $(basename $(DEVICE_TESTS)))
 DEVICE_DAEMON := $(patsubst %.c,$(B)/fault/%.o,$(DAEMON_SRC))
 $(B)/multi/ckksd.o: $(B)/fault/daemon/main.o

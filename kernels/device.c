@@ -13,11 +13,14 @@
 
 /* ---- device ---- */
 
-/* What `auto` says when it takes the CPU. */
+/* What `auto` says when it takes the CPU: what a card is missing, without the advice after the colon. */
 static ckks_status open_cpu_instead(backend_device *out, const device_config *config, const char *why,
                                     ckks_error *err) {
+    const char *advice = strstr(why, ": ");
+    const size_t length = advice ? (size_t)(advice - why) : strlen(why);
     const ckks_status rc = device_cpu_open(out, config, err);
-    snprintf(out->reason, sizeof out->reason, "auto: %.130s, so the CPU", why);
+    snprintf(out->reason, sizeof out->reason, "auto: %.*s, so the CPU", (int)(length < 130 ? length : 130),
+             why);
     return rc;
 }
 
@@ -56,7 +59,10 @@ static ckks_status open_backend(backend_device *out, const device_config *config
 #ifdef CKKSD_CUDA
         return open_cuda(out, config, "configured", err);
 #else
-        return ckks_error_set(err, CKKS_UNSUPPORTED, "device", "this build has no CUDA back end");
+        return ckks_error_set(
+            err, CKKS_UNSUPPORTED, "device",
+            "this build has no CUDA back end: build it where nvcc is, or take the CPU (kind = "
+            "cpu in [device], --device cpu)");
 #endif
     }
     return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "kind", "device kind %d is unknown", (int)config->kind);
@@ -242,15 +248,18 @@ static uint64_t bytes_used(const device *dev) {
     return sum;
 }
 
+static double mib(uint64_t bytes) {
+    return (double)bytes / 1048576.0;
+}
+
 /* lock held; the budget is taken before the memory is, so that two callers cannot both pass */
 static ckks_status account_reserve(device *dev, uint64_t bytes, memory_purpose purpose, ckks_error *err) {
     if (purpose != MEMORY_STAGING) {
         const uint64_t used = bytes_used(dev);
         if (used > dev->bytes_max || bytes > dev->bytes_max - used)
             return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "bytes",
-                                  "%llu bytes are over the device's budget: %llu of %llu are in use",
-                                  (unsigned long long)bytes, (unsigned long long)used,
-                                  (unsigned long long)dev->bytes_max);
+                                  "%.2f MiB more are over the device's budget: %.2f of %.2f MiB are in use",
+                                  mib(bytes), mib(used), mib(dev->bytes_max));
     }
     if (dev->allocation_count == dev->allocation_capacity) {
         const uint32_t capacity = dev->allocation_capacity ? dev->allocation_capacity * 2 : 64;

@@ -22,23 +22,34 @@ static void list_cards(char *text, size_t size, const gpu_inventory *g, bool wit
     }
 }
 
+/* What to do comes after the colon: `auto`, which does something else, leaves it out. */
+#define OR_CPU ", or take the CPU (kind = cpu in [device], --device cpu)"
+
 static ckks_status refuse_machine(const gpu_inventory *g, ckks_error *err) {
+    const int major = g->needed_version / 1000, minor = g->needed_version % 1000 / 10;
     const char *cause = g->cause ? g->cause : "no reason given";
     switch (g->presence) {
     case GPU_NO_DRIVER:
-        return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA driver on this machine");
+        return ckks_error_set(
+            err, CKKS_NOT_FOUND, "device",
+            "no NVIDIA driver on this machine: install one for CUDA %d.%d or newer, give the "
+            "container its card (--gpus all)" OR_CPU,
+            major, minor);
     case GPU_DRIVER_TOO_OLD:
         return ckks_error_set(
             err, CKKS_NOT_FOUND, "device",
-            "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the driver",
-            g->driver_version / 1000, g->driver_version % 1000 / 10, g->needed_version / 1000,
-            g->needed_version % 1000 / 10);
+            "the NVIDIA driver is for CUDA %d.%d and this build needs %d.%d: update the driver" OR_CPU,
+            g->driver_version / 1000, g->driver_version % 1000 / 10, major, minor);
     case GPU_NOT_USABLE:
+        return ckks_error_set(err, CKKS_NOT_FOUND, "device",
+                              "the NVIDIA driver gives no access to a GPU (%.120s): nvidia-smi must work for "
+                              "this user" OR_CPU,
+                              cause);
+    default:
         return ckks_error_set(
             err, CKKS_NOT_FOUND, "device",
-            "the NVIDIA driver gives no access to a GPU (%.120s): does nvidia-smi work here?", cause);
-    default:
-        return ckks_error_set(err, CKKS_NOT_FOUND, "device", "no NVIDIA GPU on this machine");
+            "the NVIDIA driver finds no GPU: give the container its card (--gpus all), unset "
+            "CUDA_VISIBLE_DEVICES" OR_CPU);
     }
 }
 
@@ -58,9 +69,11 @@ static ckks_status choose_first(uint32_t *index, char *reason, uint32_t reason_s
         return CKKS_OK;
     }
     list_cards(cards, sizeof cards, g, false);
-    return ckks_error_set(err, CKKS_NOT_FOUND, "device",
-                          "compute capability %d.0 or newer is needed; this machine has GPU %s",
-                          GPU_MAJOR_MIN, cards);
+    return ckks_error_set(
+        err, CKKS_NOT_FOUND, "device",
+        "compute capability %d.0 or newer is needed and this machine has GPU %.130s: another "
+        "card is needed" OR_CPU,
+        GPU_MAJOR_MIN, cards);
 }
 
 static ckks_status choose_named(uint32_t *index, char *reason, uint32_t reason_size, const gpu_inventory *g,
@@ -81,9 +94,10 @@ static ckks_status choose_named(uint32_t *index, char *reason, uint32_t reason_s
                               "'%.48s' is no index and no UUID of a GPU here; there is %s", selector, cards);
     const gpu_card *card = &g->cards[found];
     if (!is_supported(card))
-        return ckks_error_set(err, CKKS_UNSUPPORTED, "device",
-                              "GPU %u, %.60s, has compute capability %d.%d: %d.0 or newer is needed", found,
-                              card->name, card->major, card->minor, GPU_MAJOR_MIN);
+        return ckks_error_set(
+            err, CKKS_UNSUPPORTED, "device",
+            "GPU %u, %.60s, has compute capability %d.%d and %d.0 is needed: select a newer card" OR_CPU,
+            found, card->name, card->major, card->minor, GPU_MAJOR_MIN);
     *index = found;
     snprintf(reason, reason_size, "GPU %u, selected by %s", found, *end ? "UUID" : "index");
     return CKKS_OK;

@@ -151,16 +151,41 @@ bool is_host_visible() {
     static const bool is_on = getenv("CKKSD_TEST_HOST_VISIBLE") != nullptr;
     return is_on;
 }
+/* CKKSD_TEST_OPENED=FILE: a line for each card that was opened, so that whoever runs tests knows which of
+ * them use one. */
+void note_opened(const char *description) {
+    const char *path = getenv("CKKSD_TEST_OPENED");
+    FILE *file = path ? fopen(path, "ae") : nullptr;
+    if (!file) return;
+    fprintf(file, "%s\n", description);
+    fclose(file);
+}
 #else
 bool is_host_visible() {
     return false;
 }
+void note_opened(const char *) {}
 #endif
+
+/* The budget allowed it and the card has not got it: somebody else has. */
+ckks_status refuse_memory(uint64_t bytes, ckks_error *err) {
+    const double mib = 1048576.0;
+    size_t available = 0, total = 0;
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess) available = total = 0;
+    return ckks_error_set(
+        err, CKKS_RESOURCE_EXHAUSTED, "device memory",
+        "the card has no %.1f MiB left: %.1f of its %.1f MiB are free; nvidia-smi shows who has "
+        "the rest",
+        (double)bytes / mib, (double)available / mib, (double)total / mib);
+}
 
 ckks_status cuda_allocate(void *self, void **out, uint64_t bytes, ckks_error *err) {
     USE(static_cast<CudaDevice *>(self));
-    CUDA_TRY(is_host_visible() ? cudaHostAlloc(out, bytes, cudaHostAllocPortable) : cudaMalloc(out, bytes));
-    return CKKS_OK;
+    const cudaError_t status =
+        is_host_visible() ? cudaHostAlloc(out, bytes, cudaHostAllocPortable) : cudaMalloc(out, bytes);
+    if (status != cudaErrorMemoryAllocation) return cuda_check(status, "cudaMalloc", err);
+    (void)cudaGetLastError();
+    return refuse_memory(bytes, err);
 }
 void cuda_release(void *self, void *address) {
     cudaSetDevice(static_cast<CudaDevice *>(self)->index);
@@ -572,8 +597,9 @@ ckks_status cuda_check(cudaError_t status, const char *call, ckks_error *err) {
     else
         (void)cudaGetLastError(); /* clears what can be cleared */
     if (status == cudaErrorMemoryAllocation)
-        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device memory",
-                              "%s: the card has no memory left for this", call);
+        return ckks_error_set(
+            err, CKKS_RESOURCE_EXHAUSTED, "device memory",
+            "the card or its host has no memory left for %.60s; nvidia-smi shows who has it", call);
     return ckks_error_set(err, CKKS_DEVICE_ERROR, is_sticky(status) ? "sticky" : "", "%.60s: %s (%s)", call,
                           cudaGetErrorString(status), cudaGetErrorName(status));
 }
@@ -592,7 +618,8 @@ ckks_status load_all_kernels(const gpu_card *card, ckks_error *err) {
         (void)cudaGetLastError();
         return ckks_error_set(err, CKKS_UNSUPPORTED, "device",
                               "this build has no code for %.60s (compute capability %d.%d): build it with "
-                              "CUDA_ARCH=all, or on that machine",
+                              "CUDA_ARCH=all or on that machine, or take the CPU (kind = cpu in [device], "
+                              "--device cpu)",
                               card->name, card->major, card->minor);
     }
     return cuda_check(found, "cudaFuncGetAttributes", err);
@@ -639,6 +666,7 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     out->self = device;
     out->bytes_total = available;
     describe(out, card, device, total);
+    note_opened(out->description);
     return CKKS_OK;
 }
 

@@ -266,8 +266,8 @@ static void copy_with_faults(fault_mode mode) {
     const uint32_t runs = fault_each(&f, mode, copy_leaves_a_stated_state, &run);
     print_message("payload kept %u, poisoned %u, program failed %u times\n", run.kept, run.poisoned,
                   run.failed);
-    assert_true(run.kept + run.poisoned + run.failed > 5 || runs == 0);
-    if (mode == FAULT_ASYNCHRONOUS) assert_true(run.failed > 5);
+    assert_true(run.kept + run.poisoned + run.failed > fault_count(5) || runs == 0);
+    if (mode == FAULT_ASYNCHRONOUS) assert_true(run.failed > fault_count(5));
     test_program_fini(&run.t);
     sample_destroy(run.a), sample_destroy(run.b), sample_destroy(run.c);
     program_fixture_close(&f);

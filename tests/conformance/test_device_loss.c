@@ -11,8 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define NO_DEVICE 77
-
 /* in the child a failed check ends the process: the parent does the asserting */
 #define check(condition)                                                                                     \
     do {                                                                                                     \
@@ -22,29 +20,21 @@
         }                                                                                                    \
     } while (0)
 
-static void leave_without_a_device(void) {
-    device *dev = NULL;
-    const device_config config = {.kind = fixture_device_kind(), .threads = 1};
-    if (device_open(&dev, &config, NULL) != CKKS_OK) _exit(NO_DEVICE);
-    device_close(dev);
-}
-
 static void in_a_process_of_its_own(void (*scenario)(void)) {
     int status = 0;
+    if (fixture_is_short()) {
+        print_message("skipped: it breaks its card on purpose, which a tool would report\n");
+        skip();
+    }
     fflush(NULL);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        leave_without_a_device();
         scenario();
         _exit(0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status) == NO_DEVICE) {
-        print_message("skipped: no device\n");
-        skip();
-    }
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 

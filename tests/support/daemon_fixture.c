@@ -96,13 +96,21 @@ static void run_daemon(const daemon_fixture *d, const char *environment, const c
     _exit(127);
 }
 
+static bool has_ended(const daemon_fixture *d) {
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)d->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == d->pid;
+}
+
 void daemon_start(daemon_fixture *d, const char *extra, const char *environment, const char *environment2) {
     write_config(d, extra);
     open_notify(d);
     d->pid = fork();
     CKKS_ASSERT(d->pid >= 0);
     if (d->pid == 0) run_daemon(d, environment, environment2);
-    if (!daemon_hear(d, "READY=1", START_TIMEOUT_MS)) {
+    bool is_ready = false;
+    for (int ms = 0; ms < START_TIMEOUT_MS && !is_ready && !has_ended(d); ms += 200)
+        is_ready = daemon_hear(d, "READY=1", 200);
+    if (!is_ready) {
         char command[128];
         snprintf(command, sizeof command, "tail -20 %s/log >&2", d->folder);
         fprintf(stderr, "the daemon does not get ready\n");

@@ -1,11 +1,7 @@
 #include "tests/support/device_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-// cmocka wants these first
-#include <cmocka.h>
 
 static void must(ckks_status rc, const char *what, const ckks_error *err) {
     char text[512];
@@ -16,16 +12,8 @@ static void must(ckks_status rc, const char *what, const ckks_error *err) {
 
 void device_fixture_open(device_fixture *f, ckks_context *context, uint32_t threads) {
     ckks_error err = {0};
-    const device_config config = {.kind = fixture_device_kind(), .threads = threads};
-    const ckks_status rc = device_open(&f->dev, &config, &err);
-    if (config.kind == DEVICE_CUDA && (rc == CKKS_NOT_FOUND || rc == CKKS_UNSUPPORTED)) {
-        print_message("skipped: no device\n");
-        context_destroy(context);
-        skip();
-    }
-    must(rc, "open", &err);
-    device *dev = f->dev;
-    *f = (device_fixture){.dev = dev, .context = context ? context : fixture_context(10, 2, 1, 1)};
+    *f = (device_fixture){.dev = fixture_open_device(threads),
+                          .context = context ? context : fixture_context(10, 2, 1, 1)};
     f->params = context_params(f->context);
     f->n = params_n(f->params);
     must(device_stream_create(f->dev, &f->stream, &err), "stream", &err);

@@ -11,6 +11,23 @@ device_kind fixture_device_kind(void) {
     return kind && strcmp(kind, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
 }
 
+device *fixture_open_device(uint32_t threads) {
+    ckks_error err = {0};
+    device *dev = NULL;
+    const device_config config = {.kind = fixture_device_kind(), .threads = threads};
+    const ckks_status rc = device_open(&dev, &config, &err);
+    if (rc == CKKS_OK) return dev;
+    if (config.kind != DEVICE_CUDA) abort();
+    fflush(NULL);
+    fprintf(stderr, "CKKSD_TEST_DEVICE=cuda asks for a card, and none can be had: %s (%s)\n", err.message,
+            ckks_status_name(rc));
+    exit(1);
+}
+
+bool fixture_is_short(void) {
+    return getenv("CKKSD_TEST_SHORT") != NULL;
+}
+
 ckks_status fixture_adversarial_order(device *dev, uint64_t seed, ckks_error *err) {
     return device_get_kind(dev) == DEVICE_CPU ? device_set_adversarial_order(dev, seed, err) : CKKS_OK;
 }

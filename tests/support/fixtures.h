@@ -10,6 +10,12 @@
 
 /* The kind of device that tests run on: the CPU's, or what CKKSD_TEST_DEVICE says (cpu, cuda). */
 device_kind fixture_device_kind(void);
+/* fixture_open_device: a device of that kind, which the caller closes. A card that was asked for and cannot
+ * be had ends the test program with 1 and the reason: a test that is skipped looks like one that holds. */
+device *fixture_open_device(uint32_t threads);
+/* fixture_is_short: CKKSD_TEST_SHORT is set: the tests run under a tool that makes each launch a hundred
+ * times as long (compute-sanitizer). Fewer rounds then, and no claim that two things run side by side. */
+bool fixture_is_short(void);
 /* device_set_adversarial_order, where the device lets somebody else choose: a card chooses itself. */
 ckks_status fixture_adversarial_order(device *dev, uint64_t seed, ckks_error *err);
 

@@ -77,20 +77,6 @@ resident_keys *fixture_keys_create(program_fixture *f, const secret_key *secret)
     return keys;
 }
 
-/* before anything else is made: skip() does not come back */
-static device *open_device(void) {
-    ckks_error err = {0};
-    device *dev = NULL;
-    const device_config config = {.kind = fixture_device_kind(), .threads = 1};
-    const ckks_status rc = device_open(&dev, &config, &err);
-    if (config.kind == DEVICE_CUDA && (rc == CKKS_NOT_FOUND || rc == CKKS_UNSUPPORTED)) {
-        print_message("skipped: no device\n");
-        skip();
-    }
-    must(rc, "device", &err);
-    return dev;
-}
-
 static void furnish_device(program_fixture *f) {
     ckks_error err = {0};
     if (is_adversarial) must(device_set_adversarial_order(f->dev, 20261129, &err), "adversarial order", &err);
@@ -105,7 +91,7 @@ void program_fixture_open(program_fixture *f) {
 }
 
 void program_fixture_open_ring(program_fixture *f, uint32_t log_n) {
-    *f = (program_fixture){.dev = open_device()};
+    *f = (program_fixture){.dev = fixture_open_device(1)};
     f->context = fixture_context(log_n, FIXTURE_LEVEL + 1, 1, 1);
     f->params = context_params(f->context);
     f->n = params_n(f->params);
@@ -114,7 +100,7 @@ void program_fixture_open_ring(program_fixture *f, uint32_t log_n) {
 }
 
 void program_fixture_open_second(program_fixture *f, const program_fixture *first) {
-    *f = (program_fixture){.dev = open_device(), .context = fixture_context_of(first->params)};
+    *f = (program_fixture){.dev = fixture_open_device(1), .context = fixture_context_of(first->params)};
     f->params = context_params(f->context);
     f->n = first->n;
     int8_t *coefficients = need(malloc(f->n));
@@ -451,6 +437,12 @@ static void plan_and_create(test_program *t) {
     must(graph_program_create(&t->program, t->slot, &t->config, &err), "create", &err);
 }
 
+bool test_another_round(int round, int rounds, bool was_seen) {
+    if (fixture_is_short()) return round == 0;
+    assert_true(round < 50);
+    return round < rounds || !was_seen;
+}
+
 void test_program_init(test_program *t, program_fixture *f, graph_slot *slot, program_kind kind) {
     test_program_configure(t, f, slot, kind);
     plan_and_create(t);
@@ -458,7 +450,7 @@ void test_program_init(test_program *t, program_fixture *f, graph_slot *slot, pr
 
 void test_program_init_slow(test_program *t, program_fixture *f, graph_slot *slot, uint32_t repeat) {
     test_program_configure(t, f, slot, PROGRAM_SLOW);
-    t->repeat = repeat;
+    t->repeat = fixture_is_short() && repeat > 3 ? 3 : repeat;
     plan_and_create(t);
 }
 
@@ -663,7 +655,7 @@ uint32_t fault_each(program_fixture *f, fault_mode mode, fault_scenario scenario
     fault.mode = mode;
     /* the second time round, in adversarial order, every third will do */
     uint32_t runs = 0;
-    for (fault.n = 1;; fault.n += is_adversarial ? 3 : 1, runs++) {
+    for (fault.n = 1;; fault.n += fixture_is_short() ? 5 : is_adversarial ? 3 : 1, runs++) {
         fault.was_on = false;
         scenario(context, f);
         fault_off(f);
@@ -672,6 +664,10 @@ uint32_t fault_each(program_fixture *f, fault_mode mode, fault_scenario scenario
     }
     print_message("%u runs, in each another %s failed\n", runs, names[mode]);
     return runs;
+}
+
+uint32_t fault_count(uint32_t seen_in_all) {
+    return fixture_is_short() ? 0 : seen_in_all;
 }
 
 /* ---- main ---- */

@@ -115,8 +115,13 @@ typedef struct test_program {
     const uint64_t *seen_input[64], *seen_output[64];
 } test_program;
 
+/* One more round of what looks for two things that run side by side? At least `rounds`, then until it was
+ * seen (a test fails that never sees it); under a tool that puts everything in a row one, seen or not. */
+bool test_another_round(int round, int rounds, bool was_seen);
+
 /* plans and creates; slot NULL: the fixture's */
 void test_program_init(test_program *t, program_fixture *f, graph_slot *slot, program_kind kind);
+/* `repeat` rotations in a row, twice, side by side; few of them where fixture_is_short() */
 void test_program_init_slow(test_program *t, program_fixture *f, graph_slot *slot, uint32_t repeat);
 void test_program_init_weighted(test_program *t, program_fixture *f, graph_slot *slot, binding_set *weights);
 void test_program_init_eager(test_program *t, program_fixture *f, graph_slot *slot, program_kind kind);
@@ -160,6 +165,8 @@ typedef enum fault_mode { FAULT_CALL, FAULT_ASYNCHRONOUS, FAULT_ALLOCATION } fau
  * failure; 0 where this mode makes no sense. */
 typedef void (*fault_scenario)(void *context, program_fixture *f);
 uint32_t fault_each(program_fixture *f, fault_mode mode, fault_scenario scenario, void *context);
+/* what a test can expect of `seen_in_all`, when only some calls are made to fail (fixture_is_short) */
+uint32_t fault_count(uint32_t seen_in_all);
 void fault_on(program_fixture *f);
 void fault_off(program_fixture *f);
 

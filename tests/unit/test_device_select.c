@@ -72,22 +72,27 @@ static void selector_that_names_no_card_is_refused_with_what_there_is(void **sta
 static void unsupported_compute_capability_is_named(void **state) {
     (void)state;
     const gpu_inventory g = machine(2, &old, &new), none = machine(1, &old, NULL);
-    is_refused(&g, "0", CKKS_UNSUPPORTED, "Old Card, has compute capability 7.5: 8.0 or newer");
-    is_refused(&none, NULL, CKKS_NOT_FOUND, "0 (Old Card, 7.5)");
+    is_refused(&g, "0", CKKS_UNSUPPORTED,
+               "Old Card, has compute capability 7.5 and 8.0 is needed: select a newer card");
+    is_refused(&none, NULL, CKKS_NOT_FOUND,
+               "8.0 or newer is needed and this machine has GPU 0 (Old Card, 7.5): ");
 }
 
 static void machine_without_a_usable_card_says_why(void **state) {
     (void)state;
     gpu_inventory g = {.presence = GPU_NO_DRIVER, .needed_version = 13000};
-    is_refused(&g, NULL, CKKS_NOT_FOUND, "no NVIDIA driver");
+    is_refused(&g, NULL, CKKS_NOT_FOUND,
+               "no NVIDIA driver on this machine: install one for CUDA 13.0 or newer");
     g.presence = GPU_DRIVER_TOO_OLD, g.driver_version = 12020;
-    is_refused(&g, NULL, CKKS_NOT_FOUND, "driver is for CUDA 12.2, this build needs 13.0: update the driver");
+    is_refused(&g, NULL, CKKS_NOT_FOUND,
+               "driver is for CUDA 12.2 and this build needs 13.0: update the driver, or");
     g.presence = GPU_NO_CARD;
-    is_refused(&g, "0", CKKS_NOT_FOUND, "no NVIDIA GPU");
+    is_refused(&g, "0", CKKS_NOT_FOUND, "driver finds no GPU: give the container its card");
     g.presence = GPU_NOT_USABLE, g.cause = "system not yet initialized";
-    is_refused(&g, NULL, CKKS_NOT_FOUND, "(system not yet initialized): does nvidia-smi work here?");
+    is_refused(&g, NULL, CKKS_NOT_FOUND, "(system not yet initialized): nvidia-smi must work for this user");
     g.presence = GPU_PRESENT;
-    is_refused(&g, NULL, CKKS_NOT_FOUND, "no NVIDIA GPU");
+    is_refused(&g, NULL, CKKS_NOT_FOUND, "finds no GPU");
+    is_refused(&g, NULL, CKKS_NOT_FOUND, "or take the CPU (kind = cpu in [device], --device cpu)");
 }
 
 static void long_lists_of_cards_are_cut_not_overrun(void **state) {
@@ -114,9 +119,10 @@ static void device_says_why_it_was_taken(void **state) {
     assert_int_equal(device_open(&dev, &config, NULL), CKKS_OK);
     print_message("%s: %s\n", device_describe(dev), device_reason(dev));
     assert_int_equal(strncmp(device_reason(dev), "auto: ", 6), 0);
-    if (device_get_kind(dev) == DEVICE_CPU)
+    if (device_get_kind(dev) == DEVICE_CPU) {
         assert_non_null(strstr(device_reason(dev), ", so the CPU"));
-    else
+        assert_null(strstr(device_reason(dev), "or take")); /* advice is for who gets nothing */
+    } else
         assert_int_equal(strncmp(device_hardware_id(dev), "GPU-", 4), 0);
     device_close(dev);
 }

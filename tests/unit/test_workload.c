@@ -34,19 +34,6 @@ typedef struct rig {
     resident_keys *keys;
 } rig;
 
-static device *open_device(void) {
-    ckks_error err = {0};
-    device *dev = NULL;
-    const device_config config = {.kind = fixture_device_kind(), .threads = 1};
-    const ckks_status rc = device_open(&dev, &config, &err);
-    if (config.kind == DEVICE_CUDA && (rc == CKKS_NOT_FOUND || rc == CKKS_UNSUPPORTED)) {
-        print_message("skipped: no device\n");
-        skip();
-    }
-    assert_ok(rc);
-    return dev;
-}
-
 static void rig_capture(rig *r) {
     graph_program_config config;
     workload_memory memory;
@@ -61,7 +48,7 @@ static void rig_capture(rig *r) {
 
 static void rig_open(rig *r, plan_fixture *f) {
     ckks_error err = {0};
-    *r = (rig){.f = f, .p = &f->plan, .dev = open_device()};
+    *r = (rig){.f = f, .p = &f->plan, .dev = fixture_open_device(1)};
     if (workload_prepare(&r->w, r->dev, r->p, NULL, &err) != CKKS_OK)
         fail_msg("%s: %s", err.field, err.message);
     rig_capture(r);
@@ -262,7 +249,7 @@ static void a_wrong_digest_refuses_the_workload(void **state) {
 static void a_wrong_matrix_digest_refuses_the_workload(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_batch();
-    device *dev = open_device();
+    device *dev = fixture_open_device(1);
     workload *w;
     ckks_error err = {0};
     f->matrices[0].digest[0] = 1;
@@ -275,7 +262,7 @@ static void a_wrong_matrix_digest_refuses_the_workload(void **state) {
 static void weights_that_do_not_fit_their_level_are_refused(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_tiny(false);
-    device *dev = open_device();
+    device *dev = fixture_open_device(1);
     workload *w;
     ckks_error err = {0};
     ((double *)(uintptr_t)f->plains[0].slots)[0] = 0x1p60;
@@ -288,7 +275,7 @@ static void weights_that_do_not_fit_their_level_are_refused(void **state) {
 static void a_bad_plan_is_refused_before_anything_is_allocated(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_small();
-    device *dev = open_device();
+    device *dev = fixture_open_device(1);
     workload *w;
     device_memory_account account;
     f->values[2].scale *= 2;
@@ -329,7 +316,7 @@ static void the_account_is_what_the_device_counts(void **state) {
 static void preparing_survives_every_failed_device_call(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_batch();
-    device *dev = open_device();
+    device *dev = fixture_open_device(1);
     for (uint64_t n = 1;; n++) {
         workload *w;
         device_memory_account account;
@@ -350,7 +337,7 @@ static void preparing_survives_every_failed_device_call(void **state) {
 static void preparing_survives_every_failed_allocation(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_batch();
-    device *dev = open_device();
+    device *dev = fixture_open_device(1);
     for (uint64_t n = 1;; n++) {
         workload *w = NULL;
         device_memory_account account;
@@ -449,7 +436,7 @@ static void progress_is_reported_in_order(void *context, const char *stage, uint
 static void preparing_reports_its_stages(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_small();
-    device *dev = open_device();
+    device *dev = fixture_open_device(1);
     workload *w;
     char seen[64] = "";
     const workload_progress progress = {progress_is_reported_in_order, seen};
