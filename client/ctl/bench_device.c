@@ -92,6 +92,7 @@ static ckks_status plain_record(bench_run *r, graph_region *region, const ckks_v
     evaluator *ev = region->evaluator;
     ckks_value product = {0}, out = {0};
     ckks_status rc = evaluator_multiply_plain(ev, &product, &inputs[0], &r->now.plain, err);
+    evaluator_place(ev, region->outputs, 1);
     if (rc == CKKS_OK) rc = evaluator_rescale(ev, &out, &product, err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &out, err);
     evaluator_release(ev, &product);
@@ -110,6 +111,7 @@ static ckks_status rescale_record(bench_run *r, graph_region *region, const ckks
                                   ckks_error *err) {
     (void)r;
     ckks_value out = {0};
+    evaluator_place(region->evaluator, region->outputs, 1);
     ckks_status rc = evaluator_rescale(region->evaluator, &out, &inputs[0], err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &out, err);
     evaluator_release(region->evaluator, &out);
@@ -125,6 +127,7 @@ static ckks_status multiply(graph_region *region, const ckks_value *inputs, bool
     evaluator *ev = region->evaluator;
     ckks_value product = {0}, out = {0};
     ckks_status rc = evaluator_multiply(ev, &product, &inputs[0], &inputs[1], err);
+    evaluator_place(ev, region->outputs, 1);
     if (rc == CKKS_OK) rc = evaluator_relinearise(ev, &out, &product, 0, with_rescale, err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &out, err);
     evaluator_release(ev, &product);
@@ -174,6 +177,7 @@ static ckks_status rotate_open(bench_run *r, ckks_error *err) {
 static ckks_status rotate_record(bench_run *r, graph_region *region, const ckks_value *inputs,
                                  ckks_error *err) {
     ckks_value out = {0};
+    evaluator_place(region->evaluator, region->outputs, 1);
     ckks_status rc = evaluator_apply_galois(region->evaluator, &out, &inputs[0], bench_step(r, 1), err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &out, err);
     evaluator_release(region->evaluator, &out);
@@ -204,6 +208,7 @@ static ckks_status hoisted_sum_record(bench_run *r, graph_region *region, const 
                                       ckks_error *err) {
     evaluator *ev = region->evaluator;
     ckks_value sum = {0};
+    evaluator_place(ev, region->outputs, 1);
     ckks_status rc = evaluator_sum_hoisted(ev, &sum, r->now.hoisted, &inputs[0], err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &sum, err);
     evaluator_release(ev, &sum);
@@ -219,6 +224,7 @@ static ckks_status hoisted_record(bench_run *r, graph_region *region, const ckks
                                   ckks_error *err) {
     evaluator *ev = region->evaluator;
     ckks_value rotated[HOISTED_COUNT] = {0};
+    evaluator_place(ev, region->outputs, HOISTED_COUNT);
     ckks_status rc = evaluator_rotate_hoisted(ev, rotated, r->now.hoisted, &inputs[0], err);
     for (uint32_t i = 0; i < HOISTED_COUNT; i++) {
         if (rc == CKKS_OK) rc = graph_region_output(region, i, &rotated[i], err);

@@ -121,6 +121,7 @@ static ckks_status transform_open(bench_run *r, const diagonals *d, const bench_
 static ckks_status transform_record(bench_run *r, graph_region *region, const ckks_value *inputs,
                                     ckks_error *err) {
     ckks_value out = {0};
+    evaluator_place(region->evaluator, region->outputs, 1);
     ckks_status rc = evaluator_linear_transform(region->evaluator, &out, r->now.transform, &inputs[0], err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &out, err);
     evaluator_release(region->evaluator, &out);
@@ -201,6 +202,7 @@ static ckks_status product_open(bench_run *r, ckks_error *err) {
 static ckks_status product_record(bench_run *r, graph_region *region, const ckks_value *inputs,
                                   ckks_error *err) {
     ckks_value out = {0};
+    evaluator_place(region->evaluator, region->outputs, 1);
     ckks_status rc = evaluator_matrix_product(region->evaluator, &out, &inputs[0], r->now.on_device, NULL,
                                               PRODUCT_ROWS, (double)r->rig.params->prime[r->level], err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &out, err);

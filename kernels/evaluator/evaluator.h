@@ -28,10 +28,19 @@ typedef struct evaluator {
     uint32_t key_count;
     random_state *random;   /* device address; NULL if the program draws nothing */
     uint64_t random_blocks; /* drawn so far in this run; evaluator_random_finish advances the counter by it */
+    const ckks_value *places; /* see evaluator_place */
+    uint32_t place_count;
 } evaluator;
 
-/* evaluator_release gives the value's memory back to the workspace and zeroes *value. Accepts a zeroed value.
- */
+/* evaluator_place: where the results of the next operation may go instead of into the workspace, so that they
+ * need no copy to leave a program: result i into places[i].words, if all of them have its shape. It holds
+ * until the next call (count 0 = none); whoever placed looks at a result's words to see where it is. The
+ * words are the caller's; nothing that the operation reads may lie there. For operations that acquire nothing
+ * but their results: not for polynomials and fresh randomness. */
+void evaluator_place(evaluator *ev, const ckks_value *places, uint32_t count);
+
+/* evaluator_release gives the value's memory back to the workspace and zeroes *value. Accepts a zeroed value,
+ * and one that was placed. */
 ckks_status evaluator_release(evaluator *ev, ckks_value *value);
 
 /* A value may hold a batch: every operation treats its entries alike. Refusals are CKKS_SIGNATURE_MISMATCH

@@ -52,8 +52,11 @@ ckks_status value_check(const evaluator *ev, const ckks_value *v, value_kind kin
 ckks_status value_check_pair(const ckks_value *a, const ckks_value *b, bool with_scale, ckks_error *err);
 ckks_status key_check(const evaluator *ev, uint32_t key, const char *field, ckks_error *err);
 
-/* value_acquire: a ciphertext in workspace memory. CKKS_OUT_OF_RANGE (field "scale") unless the scale is a
- * positive normal number. */
+/* place_take: memory of `count` results with this signature, one after the other as one block, where the
+ * caller of the operation has offered it; else NULL. */
+uint64_t *place_take(evaluator *ev, const value_signature *signature, uint32_t count);
+/* value_acquire: a ciphertext in workspace memory, or where the caller placed it. CKKS_OUT_OF_RANGE (field
+ * "scale") unless the scale is a positive normal number. */
 ckks_status value_acquire(evaluator *ev, ckks_value *out, uint32_t component_count, uint32_t batch_count,
                           uint32_t level, double scale, ckks_error *err);
 ckks_status scratch_acquire(evaluator *ev, uint64_t **out, uint64_t words, ckks_error *err);

@@ -263,6 +263,13 @@ static ckks_status hoist_all(evaluator *ev, uint8_t *memory, const hoisted_rotat
     return rc;
 }
 
+/* whether each result has the place of its step */
+static bool is_in_order(const hoisted_rotations *h) {
+    uint32_t i = 0;
+    while (i < h->count && h->position[i] == i) i++;
+    return i == h->count;
+}
+
 ckks_status evaluator_rotate_hoisted(evaluator *ev, ckks_value *out, const hoisted_rotations *h,
                                      const ckks_value *a, ckks_error *err) {
     ckks_status rc;
@@ -270,8 +277,9 @@ ckks_status evaluator_rotate_hoisted(evaluator *ev, ckks_value *out, const hoist
     memset(out, 0, h->count * sizeof *out);
     if ((rc = value_check(ev, a, VALUE_CIPHERTEXT, 2, err)) != CKKS_OK) return rc;
     if (h->switched_count && (rc = key_check(ev, h->key_max, "steps", err)) != CKKS_OK) return rc;
+    if (is_in_order(h)) memory = place_take(ev, &a->signature, h->count);
     /* bytes of a value are a multiple of N words, hence of the alignment */
-    rc = workspace_acquire_parts(ev->memory, &memory, a->signature.bytes, h->count, err);
+    if (!memory) rc = workspace_acquire_parts(ev->memory, &memory, a->signature.bytes, h->count, err);
     if (rc != CKKS_OK) return rc;
     rc = hoist_all(ev, memory, h, a, err);
     for (uint32_t i = 0; i < h->count; i++) {

@@ -54,6 +54,28 @@ ckks_status key_check(const evaluator *ev, uint32_t key, const char *field, ckks
                           ev->keys ? ev->key_count : 0);
 }
 
+void evaluator_place(evaluator *ev, const ckks_value *places, uint32_t count) {
+    ev->places = places;
+    ev->place_count = count;
+}
+
+static bool has_shape(const value_signature *s, const value_signature *t) {
+    return s->kind == t->kind && s->component_count == t->component_count &&
+           s->batch_count == t->batch_count && s->limb_count == t->limb_count && s->basis == t->basis &&
+           s->bytes == t->bytes;
+}
+
+uint64_t *place_take(evaluator *ev, const value_signature *signature, uint32_t count) {
+    const ckks_value *places = ev->places;
+    if (!count || count > ev->place_count) return NULL;
+    for (uint32_t i = 0; i < count; i++)
+        if (!has_shape(&places[i].signature, signature) ||
+            places[i].words != places[0].words + i * (signature->bytes / sizeof(uint64_t)))
+            return NULL;
+    evaluator_place(ev, places + count, ev->place_count - count);
+    return places[0].words;
+}
+
 ckks_status value_acquire(evaluator *ev, ckks_value *out, uint32_t component_count, uint32_t batch_count,
                           uint32_t level, double scale, ckks_error *err) {
     void *words = NULL;
@@ -66,9 +88,12 @@ ckks_status value_acquire(evaluator *ev, ckks_value *out, uint32_t component_cou
     value.signature.batch_count = batch_count;
     if (!size_multiply(&value.signature.bytes, value.signature.bytes, batch_count))
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "batch_count", "%u entries", batch_count);
-    const ckks_status rc = workspace_acquire(ev->memory, &words, value.signature.bytes, err);
-    if (rc != CKKS_OK) return rc;
-    value.words = words;
+    value.words = place_take(ev, &value.signature, 1);
+    if (!value.words) {
+        const ckks_status rc = workspace_acquire(ev->memory, &words, value.signature.bytes, err);
+        if (rc != CKKS_OK) return rc;
+        value.words = words;
+    }
     *out = value;
     return CKKS_OK;
 }

@@ -129,6 +129,7 @@ static workspace_buffer *buffer_find(const workspace *ws, uint64_t address) {
 
 void workspace_release(workspace *ws, void *address) {
     if (!address || !ws->is_planning) return;
+    if ((uintptr_t)address < VIRTUAL_BASE || (uintptr_t)address >= VIRTUAL_END) return;
     workspace_buffer *buffer = buffer_find(ws, (uintptr_t)address);
     CKKS_ASSERT(buffer && ((uintptr_t)address - buffer->address) % buffer->part_bytes == 0);
     CKKS_ASSERT(buffer->parts_held > 0);

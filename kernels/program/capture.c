@@ -254,12 +254,23 @@ static bool inside(const kernel_access *access, const void *base, uint64_t bytes
     return a >= b && a - b <= bytes && access->bytes <= bytes - (a - b);
 }
 
+/* from output `first` on: those that lie one behind the other, which a launch may write together */
+static uint64_t adjacent_bytes(const graph_program *program, uint32_t first) {
+    const ckks_value *outputs = program->memory.outputs;
+    uint64_t bytes = outputs[first].signature.bytes;
+    for (uint32_t i = first + 1; i < program->config.output_count; i++) {
+        if ((uintptr_t)outputs[i].words != (uintptr_t)outputs[first].words + bytes) break;
+        bytes += outputs[i].signature.bytes;
+    }
+    return bytes;
+}
+
 static ckks_status check_write(const graph_program *program, const kernel_access *access, ckks_error *err) {
     const program_memory *m = &program->memory;
     if (inside(access, program->slot->arena, program->slot->arena_bytes)) return CKKS_OK;
     if (program->config.uses_randomness && inside(access, m->random, sizeof *m->random)) return CKKS_OK;
     for (uint32_t i = 0; i < program->config.output_count; i++)
-        if (inside(access, m->outputs[i].words, m->outputs[i].signature.bytes)) return CKKS_OK;
+        if (inside(access, m->outputs[i].words, adjacent_bytes(program, i))) return CKKS_OK;
     for (uint32_t i = 0; i < program->config.input_count; i++) {
         const ckks_value written = {.signature.bytes = access->bytes,
                                     .words = (uint64_t *)(uintptr_t)access->address};

@@ -101,6 +101,20 @@ static void release_dead(evaluator *ev, const workload *w, uint32_t index, ckks_
     }
 }
 
+/* The results of an operation that are the program's in the same order go to their buffers at once. */
+static void place_outputs(graph_region *region, const workload *w, uint32_t index) {
+    const plan_operation *op = &w->p->operations[index];
+    const bool acquires_more = op->kind == PLAN_CHEBYSHEV || op->kind == PLAN_RERANDOMISE;
+    evaluator_place(region->evaluator, NULL, 0);
+    for (uint32_t i = 0; i + op->output_count <= w->p->output_count && !acquires_more; i++) {
+        uint32_t k = 0;
+        while (k < op->output_count && w->p->outputs[i + k] == op->first_output + k) k++;
+        if (k < op->output_count) continue;
+        evaluator_place(region->evaluator, &region->outputs[i], op->output_count);
+        return;
+    }
+}
+
 static ckks_status name_outputs(graph_region *region, const workload *w, uint32_t index,
                                 const ckks_value *values, ckks_error *err) {
     const plan_operation *op = &w->p->operations[index];
@@ -134,6 +148,7 @@ ckks_status workload_callable(void *context, graph_region *region, const ckks_va
     if (!values) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "values", "no memory for a run");
     memcpy(values, inputs, input_count * sizeof *values);
     for (uint32_t k = 0; k < w->p->operation_count; k++) {
+        place_outputs(region, w, k);
         rc = run_operation(region->evaluator, w, k, values, &inner);
         if (rc == CKKS_OK) rc = audit(w, k, values, &inner);
         if (rc == CKKS_OK) rc = name_outputs(region, w, k, values, &inner);

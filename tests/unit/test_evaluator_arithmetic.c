@@ -446,7 +446,12 @@ static void scratch_is_shared_between_operations(void **state) {
     device_graph *graph = NULL;
     ckks_value out;
     assert_int_equal(workspace_create_planning(&memory, NULL), CKKS_OK);
-    evaluator ev = {f.on.stream, f.on.tables, f.on.context, memory, f.table_device, 1, NULL, 0};
+    evaluator ev = {.stream = f.on.stream,
+                    .tables = f.on.tables,
+                    .context = f.on.context,
+                    .memory = memory,
+                    .keys = f.table_device,
+                    .key_count = 1};
     assert_int_equal(device_record_begin_planning(f.on.stream, NULL), CKKS_OK);
     assert_int_equal(many_products(&o, &ev, &out, NULL), CKKS_OK);
     assert_int_equal(device_record_end(f.on.stream, &graph, NULL), CKKS_OK);

@@ -157,7 +157,13 @@ static uint64_t attempt(const operation *o, uint64_t nth, bool is_allocation, ck
     ckks_error err = {0};
     memset(out, 0xff, sizeof out);
     assert_int_equal(workspace_create_planning(&memory, NULL), CKKS_OK);
-    evaluator ev = {f.on.stream, f.on.tables, f.on.context, memory, f.table_device, f.key_count, f.random, 0};
+    evaluator ev = {.stream = f.on.stream,
+                    .tables = f.on.tables,
+                    .context = f.on.context,
+                    .memory = memory,
+                    .keys = f.table_device,
+                    .key_count = f.key_count,
+                    .random = f.random};
     assert_int_equal(device_record_begin_planning(f.on.stream, NULL), CKKS_OK);
     if (is_allocation)
         alloc_fault_set(nth);

@@ -145,6 +145,73 @@ static void hoisted_rotations_write_the_words_of_plain_ones(void **state) {
     free(a);
 }
 
+typedef struct placing {
+    rotation of;
+    ckks_value places[4];
+    uint32_t place_count;
+    bool is_taken; /* expected */
+} placing;
+
+/* a placed result is where its place is, may be released, and takes only its own place */
+static ckks_status run_placed(void *context, evaluator *ev, ckks_value *out, ckks_error *err) {
+    placing *p = context;
+    evaluator_place(ev, p->places, p->place_count);
+    const ckks_status rc = p->of.hoisted ? evaluator_rotate_hoisted(ev, out, p->of.hoisted, &p->of.a, err)
+                                         : evaluator_apply_galois(ev, out, &p->of.a, p->of.step, err);
+    evaluator_place(ev, NULL, 0);
+    for (uint32_t i = 0; rc == CKKS_OK && i < p->of.count; i++)
+        assert_int_equal(out[i].words == p->places[i].words, p->is_taken);
+    if (rc == CKKS_OK && p->is_taken && p->of.count > 1) {
+        ckks_value released = out[1];
+        assert_int_equal(evaluator_release(ev, &released), CKKS_OK);
+    }
+    return rc;
+}
+
+static void compare_placed(placing *p, const int64_t *by, uint32_t count, bool is_taken) {
+    host_value placed[4], plain[4];
+    rotation *t = &p->of;
+    hoisted_rotations *h = NULL;
+    for (uint32_t i = 0; i < count; i++) t->list[i] = evaluator_fixture_rotation(&f, by[i]);
+    assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, t->list, count, NULL), CKKS_OK);
+    t->hoisted = h, t->count = count, t->step = t->list[0], p->is_taken = is_taken;
+    for (uint32_t single = 0; single < 2; single++) {
+        if (single) t->hoisted = NULL, t->count = 1;
+        assert_int_equal(evaluator_fixture_run(&f, placed, t->count, run_placed, p, NULL), CKKS_OK);
+        assert_int_equal(
+            evaluator_fixture_run(&f, plain, t->count, single ? run_plain : run_hoisted, t, NULL), CKKS_OK);
+        for (uint32_t i = 0; i < t->count; i++) {
+            assert_memory_equal(placed[i].words, plain[i].words, plain[i].signature.bytes);
+            host_value_free(&placed[i]), host_value_free(&plain[i]);
+        }
+        if (!is_taken) break;
+    }
+    hoisted_rotations_destroy(h);
+}
+
+static void results_go_where_they_are_placed(void **state) {
+    (void)state;
+    double *a = evaluator_fixture_slots(&f, 1, 1);
+    placing p = {.of.a = evaluator_fixture_encrypt(&f, a, NULL, 1, LEVEL, SCALE), .place_count = 3};
+    const uint64_t bytes = p.of.a.signature.bytes;
+    uint8_t *zeros = calloc(3, bytes);
+    assert_non_null(zeros);
+    uint8_t *memory = evaluator_fixture_upload(&f, zeros, 3 * bytes);
+    for (uint32_t i = 0; i < 3; i++)
+        p.places[i] = (ckks_value){p.of.a.signature, (uint64_t *)(void *)(memory + i * bytes)};
+    compare_placed(&p, (const int64_t[]){1, 2, -1}, 3, true);
+    compare_placed(&p, (const int64_t[]){1, -1, 0}, 3, true);
+    compare_placed(&p, (const int64_t[]){0, 1, 2}, 3, false); /* the identity's comes last in memory */
+    p.places[1].words = p.places[2].words;                    /* not one behind the other */
+    compare_placed(&p, (const int64_t[]){1, 2}, 2, false);
+    p.place_count = 1; /* too few */
+    compare_placed(&p, (const int64_t[]){1, 2}, 2, false);
+    p.places[0].signature.limb_count--; /* of another shape */
+    compare_placed(&p, (const int64_t[]){1}, 1, false);
+    free(zeros);
+    free(a);
+}
+
 static void hoisting_launches_do_not_grow_with_the_steps(void **state) {
     (void)state;
     uint32_t nodes[2];
@@ -255,6 +322,7 @@ int main(void) {
         cmocka_unit_test(a_rotation_moves_slots_to_the_left),
         cmocka_unit_test(conjugation_negates_imaginary_parts),
         cmocka_unit_test(hoisted_rotations_write_the_words_of_plain_ones),
+        cmocka_unit_test(results_go_where_they_are_placed),
         cmocka_unit_test(hoisting_launches_do_not_grow_with_the_steps),
         cmocka_unit_test(a_hoisted_sum_adds_all_rotations),
         cmocka_unit_test(an_inner_sum_adds_runs_of_slots),
