@@ -165,7 +165,7 @@ static void set_histogram(Ckksd__V1__Duration *out, const histogram *h) {
 
 typedef struct statistics_entry {
     Ckksd__V1__ModelStatisticsReply__Entry entry;
-    Ckksd__V1__Duration success, fail, queue, stage, replay, copy_out;
+    Ckksd__V1__Duration success, fail, queue, stage, replay, copy_out, receive, check, pack, reply;
 } statistics_entry;
 
 static void fill_entry(statistics_entry *e, model *m) {
@@ -180,8 +180,14 @@ static void fill_entry(statistics_entry *e, model *m) {
     set_histogram(&e->stage, &counted->stage);
     set_histogram(&e->replay, &counted->replay);
     set_histogram(&e->copy_out, &counted->copy_out);
+    set_histogram(&e->receive, &counted->receive);
+    set_histogram(&e->check, &counted->check);
+    set_histogram(&e->pack, &counted->pack);
+    set_histogram(&e->reply, &counted->reply);
     e->entry.success = &e->success, e->entry.fail = &e->fail, e->entry.queue = &e->queue;
     e->entry.stage = &e->stage, e->entry.replay = &e->replay, e->entry.copy_out = &e->copy_out;
+    e->entry.receive = &e->receive, e->entry.check = &e->check;
+    e->entry.pack = &e->pack, e->entry.reply = &e->reply;
 }
 
 /* Without a name: all models. */

@@ -132,6 +132,8 @@ static ckks_status write_outputs(inference *inf, const graph_result *result, ckk
     timing.has_queue_ns = timing.has_stage_ns = timing.has_replay_ns = timing.has_copy_out_ns = true;
     timing.queue_ns = inf->queue_ns, timing.stage_ns = inf->stage_ns;
     timing.replay_ns = inf->replay_ns, timing.copy_out_ns = inf->copy_out_ns;
+    timing.has_check_ns = true, timing.check_ns = inf->check_ns;
+    timing.has_receive_ns = inf->request->receive_ns != 0, timing.receive_ns = inf->request->receive_ns;
     reply.timing = &timing;
     const reply_parts parts = {.request_id = inf->request->has_id ? inf->request->id : NULL,
                                .payload = &reply.base,
@@ -180,7 +182,9 @@ static void run_on_slot(slot_job *job) {
         const uint64_t rest = replayed_ns - staged_ns, inner = result.replay_ns + result.copy_out_ns;
         inf->stage_ns = staged_ns - inf->started_ns + (rest > inner ? rest - inner : 0);
         job->rc = write_outputs(inf, &result, &job->err);
-        inf->copy_out_ns += clock_now_ns() - replayed_ns;
+        inf->ended_ns = clock_now_ns();
+        inf->pack_ns = inf->ended_ns - replayed_ns;
+        inf->copy_out_ns += inf->pack_ns;
     }
     /* whatever failed it: such a program answers no request any more until its slot has been recovered */
     if (job->rc != CKKS_OK && graph_program_get_state(program) == GRAPH_PROGRAM_FAILED)
@@ -200,6 +204,9 @@ static void count_success(inference *inf) {
     histogram_add(&m->stage, inf->stage_ns);
     histogram_add(&m->replay, inf->replay_ns);
     histogram_add(&m->copy_out, inf->copy_out_ns);
+    if (inf->request->receive_ns) histogram_add(&m->receive, inf->request->receive_ns);
+    histogram_add(&m->check, inf->check_ns);
+    histogram_add(&m->pack, inf->pack_ns);
     const uint64_t cost = inf->stage_ns + inf->replay_ns + inf->copy_out_ns;
     inf->model->cost_ns = inf->model->cost_ns ? (7 * inf->model->cost_ns + cost) / 8 : cost;
 }
@@ -208,10 +215,12 @@ static void succeeded(inference *inf) {
     request *r = inf->request;
     nng_msg *reply = inf->reply;
     inf->reply = NULL;
-    if (!r->is_answered) count_success(inf);
+    const bool is_late = r->is_answered; /* with a failure: its deadline, or it was cancelled */
+    if (!is_late) count_success(inf);
     if (inf->entry) dedupe_finish(&r->server->dedupe, inf->entry, reply, clock_now_ns());
     inf->entry = NULL;
     request_answer(r, reply);
+    if (!is_late) histogram_add(&inf->model->metrics->reply, clock_now_ns() - inf->ended_ns);
     inference_end(inf);
 }
 
@@ -301,6 +310,7 @@ static void admit(inference *inf) {
     inf->item.priority = r->header->has_priority ? r->header->priority : 0;
     inf->item.bytes = nng_msg_len(r->message);
     inf->item.cost_ns = inf->model->cost_ns;
+    inf->check_ns = clock_now_ns() - r->received_ns;
     if (scheduler_admit(&s->scheduler, &r->tenant->schedule, &inf->item, &err) != CKKS_OK) {
         fail_and_end(inf, &err);
         return;

@@ -39,6 +39,7 @@ typedef struct local_peer {
     peer_phase phase;
     uint8_t head[PREFIX_BYTES];
     size_t have; /* of the head or of the message */
+    uint64_t began_ns; /* of the message */
     nng_msg *message;
 } local_peer;
 
@@ -141,6 +142,7 @@ static void deliver(local_peer *p) {
     context->state = CONTEXT_HANDLING;
     context->pipe = p->id;
     context->peer = p;
+    context->began_ns = p->began_ns;
     transport_pipe_touch(t, p->id);
     if (was_waiting) uv_read_start((uv_stream_t *)&p->uv, on_room, on_read);
     t->callbacks.message(t->callbacks.data, context, message);
@@ -154,6 +156,7 @@ static bool read_prefix(local_peer *p) {
     if (bytes > p->transport->sockets[p->kind].message_bytes_max) return false;
     if (nng_msg_alloc(&p->message, (size_t)bytes) != 0) return false;
     p->phase = PEER_BODY, p->have = 0;
+    p->began_ns = clock_now_ns();
     return true;
 }
 

@@ -12,7 +12,7 @@
 #define METRICS_MODELS_MAX  64u
 #define METRICS_METHODS_MAX 32u
 #define METRICS_SLOTS_MAX   64u
-#define METRICS_BUCKETS     16u
+#define METRICS_BUCKETS     18u
 #define METRICS_CODES       17u
 #define METRICS_NAME_SIZE   160u
 
@@ -27,6 +27,7 @@ typedef struct metrics_model {
     char name[METRICS_NAME_SIZE], version[METRICS_NAME_SIZE]; /* written before it is counted */
     _Atomic uint64_t code[METRICS_CODES];
     histogram queue, stage, replay, copy_out;
+    histogram receive, check, pack, reply; /* check is part of queue, pack of copy_out */
     _Atomic uint64_t success_count, success_ns, fail_count, fail_ns;
 } metrics_model;
 

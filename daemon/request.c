@@ -263,6 +263,7 @@ void request_begin(server *s, transport_context *context, nng_msg *message) {
     r->server = s;
     r->message = message;
     r->received_ns = clock_now_ns();
+    if (context->began_ns) r->receive_ns = r->received_ns - context->began_ns;
     list_init(&r->waiters);
     list_append(&r->waiters, &context->link);
     context->owner = r;

@@ -48,6 +48,7 @@ typedef struct transport_context {
     transport_kind kind;
     transport_context_state state;
     bool close_after;
+    uint64_t began_ns; /* when the message's first bytes were there; 0: not known (nng's) */
     loop_event completed;
     struct transport *transport;
     nng_ctx nng;

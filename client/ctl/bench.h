@@ -6,6 +6,7 @@
 #define CKKS_CTL_BENCH_H
 
 #include "client/ctl/ctl.h"
+#include "client/lib/rpc.h"
 
 #include "kernels/program/graph_program.h"
 #include "kernels/program/workload.h"
@@ -28,6 +29,7 @@ typedef struct bench_options {
     uint32_t slots[BENCH_COUNTS_MAX]; /* serve, load: how many at a time, one run after the other */
     uint32_t slot_counts;
     uint32_t tenants, inputs; /* serve: key sets, and different requests of each */
+    bool with_breakdown;      /* load: where a request's time goes */
 } bench_options;
 
 /* The program of `bench program` and `bench serve`. */
@@ -83,9 +85,10 @@ int bench_load(const bench_options *options);
 
 typedef struct bench_latencies {
     uint32_t *values; /* 100 ns each */
-    uint32_t count;
+    uint32_t count, capacity;
 } bench_latencies;
-ckks_status bench_latencies_init(bench_latencies *l, ckks_error *err);
+/* what is over `capacity` is not kept; 0: half a million */
+ckks_status bench_latencies_init(bench_latencies *l, uint32_t capacity, ckks_error *err);
 void bench_latencies_fini(bench_latencies *l); /* accepts zeroed */
 void bench_latencies_keep(bench_latencies *l, uint64_t ns);
 /* merge sorts all parts into *out, which the caller ends; us: the value that `share` of them do not exceed.
@@ -94,6 +97,52 @@ ckks_status bench_latencies_merge(bench_latencies *out, const bench_latencies *c
                                   ckks_error *err);
 double bench_latencies_us(const bench_latencies *sorted, double share);
 void bench_wait(double seconds);
+
+/* ---- where a request's time goes (bench_breakdown.c) ---- */
+
+typedef enum bench_stage {
+    BENCH_BUILD,
+    BENCH_SEND,
+    BENCH_RECEIVE,
+    BENCH_CHECK,
+    BENCH_QUEUE,
+    BENCH_STAGE,
+    BENCH_REPLAY,
+    BENCH_COPY_OUT,
+    BENCH_REPLY,
+    BENCH_READ,
+    BENCH_REST,
+    BENCH_TOTAL,
+    BENCH_STAGES
+} bench_stage;
+
+typedef struct bench_breakdown {
+    bench_latencies stage[BENCH_STAGES];
+} bench_breakdown;
+ckks_status bench_breakdown_init(bench_breakdown *b, ckks_error *err); /* fini also after a failure */
+void bench_breakdown_fini(bench_breakdown *b);                         /* accepts zeroed */
+void bench_breakdown_keep(bench_breakdown *b, const rpc_timing *t);
+
+typedef struct bench_breakdown_row {
+    double median_us, p90_us;
+} bench_breakdown_row;
+ckks_status bench_breakdown_merge(bench_breakdown_row out[BENCH_STAGES], const bench_breakdown *const *parts,
+                                  uint32_t count, ckks_error *err);
+
+/* What the daemon only sums up, as it is written after the times in the reply. */
+typedef struct bench_sum {
+    uint64_t count, ns;
+} bench_sum;
+typedef struct bench_sums {
+    bench_sum pack, reply;
+} bench_sums;
+ckks_status bench_sums_read(bench_sums *out, rpc_connection *connection, const client_model *model,
+                            ckks_error *err);
+void bench_sums_means(double *pack_us, double *reply_us, const bench_sums *before, const bench_sums *after);
+
+void bench_breakdown_print(const bench_breakdown_row rows[BENCH_STAGES], double pack_us, double reply_us);
+void bench_breakdown_json(json_writer *j, const bench_breakdown_row rows[BENCH_STAGES], double pack_us,
+                          double reply_us);
 
 /* ---- requests whose answers are known (bench_requests.c) ---- */
 

@@ -8,9 +8,10 @@
 #define KEPT_MAX (1u << 19) /* of each series; later ones are only counted by their owner */
 #define UNIT_NS  100.0
 
-ckks_status bench_latencies_init(bench_latencies *l, ckks_error *err) {
-    const size_t bytes = (size_t)KEPT_MAX * sizeof *l->values;
-    *l = (bench_latencies){.values = malloc(bytes)};
+ckks_status bench_latencies_init(bench_latencies *l, uint32_t capacity, ckks_error *err) {
+    if (!capacity) capacity = KEPT_MAX;
+    const size_t bytes = (size_t)capacity * sizeof *l->values;
+    *l = (bench_latencies){.values = malloc(bytes), .capacity = capacity};
     if (!l->values) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for latencies");
     memset(l->values, 0, bytes); /* resident now, so that it is no growth later */
     return CKKS_OK;
@@ -22,7 +23,7 @@ void bench_latencies_fini(bench_latencies *l) {
 }
 
 void bench_latencies_keep(bench_latencies *l, uint64_t ns) {
-    if (l->count == KEPT_MAX) return;
+    if (l->count == l->capacity) return;
     const double units = (double)ns / UNIT_NS;
     l->values[l->count++] = units < (double)UINT32_MAX ? (uint32_t)units : UINT32_MAX;
 }

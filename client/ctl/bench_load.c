@@ -34,6 +34,7 @@ typedef struct worker {
     pthread_t thread;
     rpc_connection *connection;
     bench_latencies latency;
+    bench_breakdown breakdown;
     uint64_t answers, wrong;
     rpc_timing sum;
     ckks_status rc;
@@ -45,6 +46,8 @@ typedef struct load_result {
     double seconds, rate, median_us, p90_us, p99_us;
     double queue_us, stage_us, replay_us, copy_out_us; /* means, the server's */
     uint64_t answers, wrong, request_bytes, reply_bytes;
+    bench_breakdown_row breakdown[BENCH_STAGES];
+    double pack_us, reply_us; /* means, the daemon's; with the breakdown alone */
 } load_result;
 
 static bool are_equal(const client_ciphertexts *a, const client_ciphertexts *b) {
@@ -132,6 +135,7 @@ static void *work(void *context) {
         if (w->rc == CKKS_OK && atomic_load(w->phase) == PHASE_COUNTING) {
             w->answers++;
             bench_latencies_keep(&w->latency, t.total_ns);
+            if (l->options->with_breakdown) bench_breakdown_keep(&w->breakdown, &t);
             w->sum.queue_ns += t.queue_ns, w->sum.stage_ns += t.stage_ns;
             w->sum.replay_ns += t.replay_ns, w->sum.copy_out_ns += t.copy_out_ns;
             w->sum.request_bytes = t.request_bytes, w->sum.reply_bytes = t.reply_bytes;
@@ -143,11 +147,12 @@ static void *work(void *context) {
 
 static ckks_status summarise(load_result *out, const worker *workers, uint32_t count, ckks_error *err) {
     const bench_latencies *parts[BENCH_SLOTS_MAX];
+    const bench_breakdown *breakdowns[BENCH_SLOTS_MAX];
     rpc_timing sum = {0};
     bench_latencies all;
     for (uint32_t i = 0; i < count; i++) {
         const rpc_timing *t = &workers[i].sum;
-        parts[i] = &workers[i].latency;
+        parts[i] = &workers[i].latency, breakdowns[i] = &workers[i].breakdown;
         out->answers += workers[i].answers, out->wrong += workers[i].wrong;
         sum.queue_ns += t->queue_ns, sum.stage_ns += t->stage_ns;
         sum.replay_ns += t->replay_ns, sum.copy_out_ns += t->copy_out_ns;
@@ -162,19 +167,24 @@ static ckks_status summarise(load_result *out, const worker *workers, uint32_t c
     out->median_us = bench_latencies_us(&all, 0.5);
     out->p90_us = bench_latencies_us(&all, 0.9), out->p99_us = bench_latencies_us(&all, 0.99);
     bench_latencies_fini(&all);
-    return CKKS_OK;
+    return workers->load->options->with_breakdown
+               ? bench_breakdown_merge(out->breakdown, breakdowns, count, err)
+               : CKKS_OK;
 }
 
 static ckks_status run(load_result *out, const load *l, uint32_t count, ckks_error *err) {
     ckks_status rc = CKKS_OK;
     uint32_t started = 0;
+    bench_sums before = {0}, after = {0};
+    const bool with_breakdown = l->options->with_breakdown;
     _Atomic int phase = PHASE_WARMUP;
     *out = (load_result){.at_a_time = count};
     worker *workers = calloc(count, sizeof *workers);
     if (!workers) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for connections");
     for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
         workers[i].load = l, workers[i].phase = &phase, workers[i].index = i;
-        rc = bench_latencies_init(&workers[i].latency, err);
+        rc = bench_latencies_init(&workers[i].latency, 0, err);
+        if (rc == CKKS_OK && with_breakdown) rc = bench_breakdown_init(&workers[i].breakdown, err);
         if (rc == CKKS_OK) rc = ctl_connect(&workers[i].connection, l->options->common, err);
     }
     while (rc == CKKS_OK && started < count &&
@@ -184,18 +194,22 @@ static ckks_status run(load_result *out, const load *l, uint32_t count, ckks_err
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "cannot start a thread");
     if (rc == CKKS_OK) {
         bench_wait(WARMUP_SECONDS);
+        if (with_breakdown) rc = bench_sums_read(&before, l->connection, l->model, err);
         const uint64_t begin = rpc_now_ns();
         atomic_store(&phase, PHASE_COUNTING);
         bench_wait(l->options->seconds);
         out->seconds = (double)(rpc_now_ns() - begin) * 1e-9;
+        if (with_breakdown && rc == CKKS_OK) rc = bench_sums_read(&after, l->connection, l->model, err);
     }
     atomic_store(&phase, PHASE_OVER);
     for (uint32_t i = 0; i < started; i++) pthread_join(workers[i].thread, NULL);
     for (uint32_t i = 0; i < started && rc == CKKS_OK; i++)
         if ((rc = workers[i].rc) != CKKS_OK) *err = workers[i].error;
     if (rc == CKKS_OK) rc = summarise(out, workers, count, err);
+    bench_sums_means(&out->pack_us, &out->reply_us, &before, &after);
     for (uint32_t i = 0; i < count; i++) {
         bench_latencies_fini(&workers[i].latency);
+        bench_breakdown_fini(&workers[i].breakdown);
         rpc_close(workers[i].connection);
     }
     free(workers);
@@ -229,6 +243,7 @@ static void print_json(const load *l, const load_result *all, uint32_t count) {
         json_number(&j, "copy_out_us", r->copy_out_us);
         json_integer(&j, "request_bytes", r->request_bytes);
         json_integer(&j, "reply_bytes", r->reply_bytes);
+        if (l->options->with_breakdown) bench_breakdown_json(&j, r->breakdown, r->pack_us, r->reply_us);
         json_close_object(&j);
     }
     json_close_list(&j);
@@ -265,7 +280,10 @@ int bench_load(const bench_options *options) {
     for (uint32_t i = 0; i < options->slot_counts && rc == CKKS_OK; i++) {
         if ((rc = run(&results[i], &l, options->slots[i], &err)) != CKKS_OK) break;
         is_good &= results[i].wrong == 0;
-        if (!options->common->json) print_row(&results[i]);
+        if (options->common->json) continue;
+        print_row(&results[i]);
+        if (options->with_breakdown)
+            bench_breakdown_print(results[i].breakdown, results[i].pack_us, results[i].reply_us);
     }
     if (rc == CKKS_OK && options->common->json) print_json(&l, results, options->slot_counts);
     load_fini(&l);

@@ -120,7 +120,7 @@ static ckks_status worker_init(worker *w, const bench_requests *all, workload *l
     ckks_status rc;
     workload_memory_account(load, &memory);
     for (int k = 0; k < KINDS; k++)
-        if ((rc = bench_latencies_init(&w->latency[k], err)) != CKKS_OK) return rc;
+        if ((rc = bench_latencies_init(&w->latency[k], 0, err)) != CKKS_OK) return rc;
     if ((rc = graph_slot_create(&w->slot, all->dev, memory.arena_bytes, err)) != CKKS_OK) return rc;
     if ((rc = graph_program_create(&w->program, w->slot, &all->program, err)) != CKKS_OK) return rc;
     return workload_capture(load, w->program, 1, err);

@@ -22,7 +22,8 @@ enum {
     OPTION_ROUNDS,
     OPTION_SLOTS,
     OPTION_TENANTS,
-    OPTION_INPUTS
+    OPTION_INPUTS,
+    OPTION_BREAKDOWN
 };
 static const struct argp_option options[] = {
     {"device", OPTION_DEVICE, "KIND", 0, "auto (default), cpu or cuda", 0},
@@ -43,6 +44,7 @@ static const struct argp_option options[] = {
      0},
     {"tenants", OPTION_TENANTS, "N", 0, "serve: key sets that requests take turns with (default 1)", 0},
     {"inputs", OPTION_INPUTS, "N", 0, "serve, load: different requests of each key set (default 4)", 0},
+    {"breakdown", OPTION_BREAKDOWN, 0, 0, "load: where a request's time goes, by stage", 0},
     {0}};
 
 static void parse_slots(bench_options *o, char *text, struct argp_state *state) {
@@ -111,6 +113,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case OPTION_INPUTS:
         a->bench.inputs = parse_count(argument, 1000, "inputs", state);
         return 0;
+    case OPTION_BREAKDOWN:
+        a->bench.with_breakdown = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
             a->what = argument;
@@ -155,7 +160,8 @@ static const struct argp parser = {
     "  ckksctl bench ops --compare before.json\n"
     "  ckksctl bench program mnist.ckm --rounds 50\n"
     "  ckksctl bench serve mnist.ckm --slots 8 --seconds 30 --tenants 2\n"
-    "  ckksctl bench load mnist --slots 1,8,16\n",
+    "  ckksctl bench load mnist --slots 1,8,16\n"
+    "  ckksctl bench load mnist --slots 1 --breakdown\n",
     ctl_common_children,
     0,
     0};

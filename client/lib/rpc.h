@@ -71,6 +71,15 @@ typedef struct rpc_request {
     uint32_t timeout_ms; /* 0 = the connection's */
 } rpc_request;
 
+/* When a message went and its reply came, by rpc_now_ns. nng tells neither `came_ns` (it is then done_ns) nor,
+ * exactly, `sent_ns`: its threads may still be at it. */
+typedef struct rpc_trip {
+    uint64_t begin_ns; /* the first byte goes */
+    uint64_t sent_ns;  /* the last one went */
+    uint64_t came_ns;  /* the reply's first byte is here */
+    uint64_t done_ns;  /* its last one is */
+} rpc_trip;
+
 /* Owns its message; segments point into it. Zero-safe rpc_reply_fini. */
 typedef struct rpc_reply {
     nng_msg *message;
@@ -80,6 +89,7 @@ typedef struct rpc_reply {
     uint32_t segment_count;
     uint64_t request_bytes, reply_bytes; /* whole messages */
     uint32_t attempts;
+    rpc_trip trip; /* the last attempt's */
 } rpc_reply;
 void rpc_reply_fini(rpc_reply *reply);
 
@@ -111,6 +121,9 @@ ckks_status rpc_register(rpc_connection *connection, const client_key_set *set, 
 
 typedef struct rpc_timing {
     uint64_t queue_ns, stage_ns, replay_ns, copy_out_ns; /* the server's */
+    uint64_t receive_ns, check_ns;                       /* likewise; check is part of queue; 0: not told */
+    uint64_t begin_ns;                                   /* this side's, by rpc_now_ns */
+    rpc_trip trip;
     uint64_t total_ns;                                   /* this side's, from send to reply */
     uint64_t request_bytes, reply_bytes;
     uint32_t attempts;

@@ -236,8 +236,8 @@ static ckks_status read_reply(rpc_reply *reply, const call *c, ckks_error *err) 
 /* ---- attempts ---- */
 
 /* nng error number; *message is the reply */
-static int exchange(nng_msg **message, nng_ctx ctx, nng_aio *aio, uint32_t wait_ms) {
-    const uint64_t begin_ns = rpc_now_ns();
+static int exchange(nng_msg **message, rpc_trip *trip, nng_ctx ctx, nng_aio *aio, uint32_t wait_ms) {
+    *trip = (rpc_trip){.begin_ns = rpc_now_ns()};
     int nrc;
     nng_aio_set_timeout(aio, (nng_duration)wait_ms);
     nng_aio_set_msg(aio, *message);
@@ -249,11 +249,13 @@ static int exchange(nng_msg **message, nng_ctx ctx, nng_aio *aio, uint32_t wait_
         return nrc;
     }
     *message = NULL;
-    const uint64_t spent_ms = (rpc_now_ns() - begin_ns) / 1000000u;
+    trip->sent_ns = rpc_now_ns();
+    const uint64_t spent_ms = (trip->sent_ns - trip->begin_ns) / 1000000u;
     nng_aio_set_timeout(aio, spent_ms < wait_ms ? (nng_duration)(wait_ms - spent_ms) : 1);
     nng_ctx_recv(ctx, aio);
     nng_aio_wait(aio);
     if ((nrc = nng_aio_result(aio)) == 0) *message = nng_aio_get_msg(aio);
+    trip->came_ns = trip->done_ns = rpc_now_ns();
     return nrc;
 }
 
@@ -291,7 +293,8 @@ static void carrier_fini(carrier *k, rpc_socket *socket) {
 }
 
 /* A pipe that was idle may be of a server that is gone: then at once by a new one. */
-static int exchange_local(nng_msg **reply, carrier *k, call *c, uint32_t wait_ms, ckks_error *err) {
+static int exchange_local(nng_msg **reply, rpc_trip *trip, carrier *k, call *c, uint32_t wait_ms,
+                          ckks_error *err) {
     for (;;) {
         int nrc;
         frame_parts frame = {0};
@@ -301,7 +304,8 @@ static int exchange_local(nng_msg **reply, carrier *k, call *c, uint32_t wait_ms
             return NNG_EINVAL;
         }
         const bool may_be_stale = rpc_pipe_is_seasoned(k->pipe);
-        nrc = rpc_pipe_exchange(reply, k->pipe, frame.parts, frame.count, c->socket->receive_max, wait_ms);
+        nrc = rpc_pipe_exchange(reply, trip, k->pipe, frame.parts, frame.count, c->socket->receive_max,
+                                wait_ms);
         frame_parts_fini(&frame);
         if (nrc == 0) return 0;
         if (nrc == NNG_ETIMEDOUT) {
@@ -316,12 +320,13 @@ static int exchange_local(nng_msg **reply, carrier *k, call *c, uint32_t wait_ms
     }
 }
 
-static int exchange_nng(nng_msg **reply, carrier *k, call *c, uint32_t wait_ms, ckks_error *err) {
+static int exchange_nng(nng_msg **reply, rpc_trip *trip, carrier *k, call *c, uint32_t wait_ms,
+                        ckks_error *err) {
     frame_parts frame = {0};
     ckks_status rc = build(&frame, c, err);
     if (rc == CKKS_OK) rc = gather(reply, &frame, err);
     frame_parts_fini(&frame);
-    return rc != CKKS_OK ? NNG_EINVAL : exchange(reply, k->ctx, k->aio, wait_ms);
+    return rc != CKKS_OK ? NNG_EINVAL : exchange(reply, trip, k->ctx, k->aio, wait_ms);
 }
 
 /* Same id, same bytes, until an answer or the end of time. */
@@ -344,8 +349,8 @@ static ckks_status attempt_until_answered(rpc_reply *reply, call *c, ckks_error 
         nng_msg *message = NULL;
         const uint32_t wait_ms = left_ms < attempt_ms ? left_ms : attempt_ms;
         reply->attempts++;
-        nrc = c->socket->is_local ? exchange_local(&message, &k, c, wait_ms, &local)
-                                  : exchange_nng(&message, &k, c, wait_ms, &local);
+        nrc = c->socket->is_local ? exchange_local(&message, &reply->trip, &k, c, wait_ms, &local)
+                                  : exchange_nng(&message, &reply->trip, &k, c, wait_ms, &local);
         if (local.code != CKKS_OK) { /* the request cannot be built */
             if (err && err->code == CKKS_OK) *err = local;
             rc = local.code;

@@ -52,8 +52,8 @@ bool rpc_pipe_is_seasoned(const rpc_pipe *p);
 /* rpc_pipe_exchange sends parts[1..count) (parts[0] is for the pipe's own use; all are consumed) and waits
  * for the reply, which the caller owns. NNG_ETIMEDOUT: silence, the pipe may be used again; NNG_EMSGSIZE: a
  * reply over bytes_max. */
-int rpc_pipe_exchange(nng_msg **reply, rpc_pipe *p, struct iovec *parts, size_t count, uint64_t bytes_max,
-                      uint32_t wait_ms);
+int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec *parts, size_t count,
+                      uint64_t bytes_max, uint32_t wait_ms);
 ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char *address,
                             uint64_t receive_max, ckks_error *err);
 /* rpc_socket_leave: one call less in flight. A server that drains ends when its clients have hung up, so the

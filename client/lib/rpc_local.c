@@ -211,11 +211,13 @@ static void put_u32(uint8_t *to, uint32_t v) {
 }
 
 /* One message, whatever it answers. NNG_ETIMEDOUT before its first byte leaves the pipe as it was. */
-static int read_message(nng_msg **out, uint32_t *id, rpc_pipe *p, uint64_t bytes_max, uint64_t until_ns) {
+static int read_message(nng_msg **out, rpc_trip *trip, uint32_t *id, rpc_pipe *p, uint64_t bytes_max,
+                        uint64_t until_ns) {
     uint8_t prefix[PREFIX_BYTES];
     int rc = wait_for(p, POLLIN, until_ns);
     *out = NULL;
     if (rc != 0) return rc;
+    trip->came_ns = rpc_now_ns();
     p->is_broken = true;
     if ((rc = read_all(p, prefix, sizeof prefix, until_ns)) != 0) return rc;
     const uint64_t bytes = get_u64(prefix + 1);
@@ -231,12 +233,14 @@ static int read_message(nng_msg **out, uint32_t *id, rpc_pipe *p, uint64_t bytes
         return rc;
     }
     p->is_broken = false;
+    trip->done_ns = rpc_now_ns();
     return 0;
 }
 
-int rpc_pipe_exchange(nng_msg **reply, rpc_pipe *p, struct iovec *parts, size_t count, uint64_t bytes_max,
-                      uint32_t wait_ms) {
-    const uint64_t until_ns = rpc_now_ns() + (uint64_t)wait_ms * 1000000u;
+int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec *parts, size_t count,
+                      uint64_t bytes_max, uint32_t wait_ms) {
+    *trip = (rpc_trip){.begin_ns = rpc_now_ns()};
+    const uint64_t until_ns = trip->begin_ns + (uint64_t)wait_ms * 1000000u;
     uint8_t prefix[PREFIX_BYTES] = {TYPE_MESSAGE};
     uint64_t bytes = 4;
     uint32_t id = 0;
@@ -249,7 +253,8 @@ int rpc_pipe_exchange(nng_msg **reply, rpc_pipe *p, struct iovec *parts, size_t 
     p->is_broken = true;
     if ((rc = write_all(p, parts, count, until_ns)) != 0) return rc;
     p->is_broken = false;
-    while ((rc = read_message(reply, &id, p, bytes_max, until_ns)) == 0) {
+    trip->sent_ns = rpc_now_ns();
+    while ((rc = read_message(reply, trip, &id, p, bytes_max, until_ns)) == 0) {
         p->is_seasoned = true;
         if (id == p->id) return 0;
         nng_msg_free(*reply); /* to an earlier try */

@@ -339,10 +339,13 @@ static void read_timing(rpc_timing *timing, const rpc_reply *reply, uint64_t beg
     *timing = (rpc_timing){.total_ns = rpc_now_ns() - begin_ns,
                            .request_bytes = reply->request_bytes,
                            .reply_bytes = reply->reply_bytes,
-                           .attempts = reply->attempts};
+                           .attempts = reply->attempts,
+                           .begin_ns = begin_ns,
+                           .trip = reply->trip};
     if (!t) return;
     timing->queue_ns = t->queue_ns, timing->stage_ns = t->stage_ns;
     timing->replay_ns = t->replay_ns, timing->copy_out_ns = t->copy_out_ns;
+    timing->receive_ns = t->receive_ns, timing->check_ns = t->check_ns;
 }
 
 ckks_status rpc_infer(client_ciphertexts *out, rpc_connection *connection, const client_model *model,

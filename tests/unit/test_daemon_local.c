@@ -494,7 +494,8 @@ static int exchange_pipe(rpc_pipe *p, nng_msg **reply, const char *text, uint64_
     char copy[64];
     snprintf(copy, sizeof copy, "%s", text);
     struct iovec parts[3] = {{0}, {copy, 3}, {copy + 3, strlen(text) - 3}};
-    return rpc_pipe_exchange(reply, p, parts, 3, bytes_max, wait_ms);
+    rpc_trip trip;
+    return rpc_pipe_exchange(reply, &trip, p, parts, 3, bytes_max, wait_ms);
 }
 
 static void a_pipe_carries_one_call_after_another(void **state) {
