@@ -37,10 +37,11 @@ typedef struct inference {
     dedupe_entry *entry;
     uint32_t attempts;
     slot_job job;
-    resident_keys *resident; /* for the slot, while RUNNING */
-    nng_msg *reply;          /* from the slot */
+    resident_keys *resident;       /* for the slot, while RUNNING */
+    nng_msg *reply;                /* from the slot */
     uint64_t started_ns, ended_ns; /* on the slot */
-    uint64_t check_ns, queue_ns, stage_ns, replay_ns, copy_out_ns, pack_ns; /* queue has check, copy_out pack */
+    uint64_t check_ns, queue_ns, stage_ns, replay_ns, copy_out_ns,
+        pack_ns; /* queue has check, copy_out pack */
 } inference;
 
 /* inference_begin: the handler of ModelInfer. */

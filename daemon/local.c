@@ -38,7 +38,7 @@ typedef struct local_peer {
     uint32_t id;
     peer_phase phase;
     uint8_t head[PREFIX_BYTES];
-    size_t have; /* of the head or of the message */
+    size_t have;       /* of the head or of the message */
     uint64_t began_ns; /* of the message */
     nng_msg *message;
 } local_peer;

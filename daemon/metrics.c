@@ -10,8 +10,9 @@
 
 metrics daemon_metrics;
 
-static const double bucket_s[METRICS_BUCKETS] = {0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
-                                                 0.05,   0.1,     0.25,   0.5,   1,      2.5,   10,   60};
+static const double bucket_s[METRICS_BUCKETS] = {0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
+                                                 0.0025,  0.005,   0.01,   0.025,   0.05,   0.1,
+                                                 0.25,    0.5,     1,      2.5,     10,     60};
 
 static inline uint64_t load(const _Atomic uint64_t *value) {
     return atomic_load_explicit(value, memory_order_relaxed);
@@ -236,7 +237,8 @@ char *metrics_print(size_t *size) {
     print_histogram(out, "replay_seconds", "Time of the evaluation.", offsetof(metrics_model, replay));
     print_histogram(out, "copy_out_seconds", "Time to copy and pack outputs.",
                     offsetof(metrics_model, copy_out));
-    print_histogram(out, "receive_seconds", "Time from a request's first bytes to its last (local addresses).",
+    print_histogram(out, "receive_seconds",
+                    "Time from a request's first bytes to its last (local addresses).",
                     offsetof(metrics_model, receive));
     print_histogram(out, "check_seconds", "Part of queue_seconds: checks, to admission.",
                     offsetof(metrics_model, check));

@@ -31,7 +31,7 @@ typedef struct request {
     tenant_account *tenant; /* NULL where no token was needed */
     bool has_id;
     uint8_t id[16];
-    char id_text[33]; /* for logs; made up when the peer gave none */
+    char id_text[33];    /* for logs; made up when the peer gave none */
     uint64_t receive_ns; /* from the first bytes to the last; 0: not known */
     uint64_t received_ns, deadline_ns;
     ckks_error error; /* of the answer given */

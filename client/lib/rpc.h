@@ -71,8 +71,8 @@ typedef struct rpc_request {
     uint32_t timeout_ms; /* 0 = the connection's */
 } rpc_request;
 
-/* When a message went and its reply came, by rpc_now_ns. nng tells neither `came_ns` (it is then done_ns) nor,
- * exactly, `sent_ns`: its threads may still be at it. */
+/* When a message went and its reply came, by rpc_now_ns. nng tells neither `came_ns` (it is then done_ns)
+ * nor, exactly, `sent_ns`: its threads may still be at it. */
 typedef struct rpc_trip {
     uint64_t begin_ns; /* the first byte goes */
     uint64_t sent_ns;  /* the last one went */
@@ -124,7 +124,7 @@ typedef struct rpc_timing {
     uint64_t receive_ns, check_ns;                       /* likewise; check is part of queue; 0: not told */
     uint64_t begin_ns;                                   /* this side's, by rpc_now_ns */
     rpc_trip trip;
-    uint64_t total_ns;                                   /* this side's, from send to reply */
+    uint64_t total_ns; /* this side's, from send to reply */
     uint64_t request_bytes, reply_bytes;
     uint32_t attempts;
 } rpc_timing;

@@ -211,7 +211,7 @@ static ckks_status read_reply(rpc_reply *reply, const call *c, ckks_error *err) 
     if ((rc = frame_parse(&view, nng_msg_body(reply->message), size, err)) != CKKS_OK)
         return distrust(rc, err);
     rc = message_unpack(&header, &ckksd__v1__reply_header__descriptor, view.header, view.header_bytes,
-                        HEADER_ARENA, "reply header", err);
+                        message_arena_bytes(view.header_bytes, HEADER_ARENA), "reply header", err);
     if (rc != CKKS_OK) return distrust(rc, err);
     Ckksd__V1__ReplyHeader *h = reply->header = (Ckksd__V1__ReplyHeader *)header;
     if ((rc = rpc_status_from(h->status, err)) != CKKS_OK) return rc;
@@ -228,8 +228,8 @@ static ckks_status read_reply(rpc_reply *reply, const call *c, ckks_error *err) 
         payload = reply->segments[0].data, payload_bytes = reply->segments[0].bytes;
         reply->segment_count = 0;
     }
-    rc = message_unpack(&reply->payload, c->request->reply, payload, payload_bytes, PAYLOAD_ARENA, "reply",
-                        err);
+    rc = message_unpack(&reply->payload, c->request->reply, payload, payload_bytes,
+                        message_arena_bytes(payload_bytes, PAYLOAD_ARENA), "reply", err);
     return distrust(rc, err);
 }
 

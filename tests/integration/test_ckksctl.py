@@ -269,10 +269,15 @@ def benchmarks_run_and_check_their_results(user, package):
 
 
 def load_on_the_daemon_gives_the_same_words_every_time(user):
-    load = user.json("bench", "load", MODEL, "--slots", "1,3", "--seconds", "0.3", "--inputs", "2")
+    load = user.json("bench", "load", MODEL, "--slots", "1,3", "--seconds", "0.3", "--inputs", "2", "--breakdown")
     assert load["compared"] and [r["at_a_time"] for r in load["runs"]] == [1, 3]
     for r in load["runs"]:
         assert r["answers"] > 0 and r["wrong"] == 0 and r["replay_us"] > 0 and r["median_us"] <= r["p99_us"]
+        stages = {name: s for name, s in r["breakdown"].items() if isinstance(s, dict)}
+        assert len(stages) == 12 and all(s["median_us"] <= s["p90_us"] for s in stages.values())
+        assert 0 < stages["replay"]["median_us"] < stages["total"]["median_us"]
+        assert r["breakdown"]["mean_pack_us"] > 0 and r["breakdown"]["mean_reply_us"] > 0
+    assert "breakdown" not in user.json("bench", "load", MODEL, "--slots", "1", "--seconds", "0.1")["runs"][0]
     user.expect(2, "bench", "load")
     user.expect(4, "bench", "load", "no-such-model")
 
