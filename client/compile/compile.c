@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_TARGET_ERROR 0.01
 #define DEFAULT_RANGE_MARGIN 0.25
 #define DEFAULT_CHECK_ROWS   8u
 #define DEFAULT_CHECK_NS     UINT64_C(3000000000)
@@ -51,9 +50,8 @@ static ckks_status check_options(compilation *c, const compile_options *options,
     if (o->log_n && (o->log_n < CKKS_LOG_N_MIN || o->log_n > CKKS_LOG_N_MAX))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "log_n", "%u is not within %u to %u", o->log_n,
                               CKKS_LOG_N_MIN, CKKS_LOG_N_MAX);
-    if (o->target_error == 0) o->target_error = DEFAULT_TARGET_ERROR;
     if (o->range_margin == 0) o->range_margin = DEFAULT_RANGE_MARGIN;
-    if (!(o->target_error > 0 && o->target_error < 1))
+    if (!(o->target_error >= 0 && o->target_error < 1))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "target_error", "%g is not between 0 and 1",
                               o->target_error);
     if (!(o->range_margin > 0 && o->range_margin <= 10))
@@ -230,36 +228,6 @@ static ckks_status scale_input(compilation *c, ckks_error *err) {
                          : rc;
 }
 
-double compile_difference(const compilation *c, const double *scores) {
-    double largest = 0;
-    for (uint64_t i = 0; i < c->data.row_count * c->score_count; i++)
-        largest = fmax(largest, fabs(scores[i] * c->score_scale - c->original[i]));
-    return largest;
-}
-
-double compile_score_range(const compilation *c) {
-    const ir_node *n = &c->lowered.graph.nodes[c->lowered.graph.output];
-    return fmax(n->maximum - n->minimum, 1e-3 * fmax(fabs(n->maximum), fabs(n->minimum)));
-}
-
-/* tighter and tighter polynomials until the scores on the calibration rows are as close as asked */
-static ckks_status substitute(compilation *c, ckks_error *err) {
-    const double wanted = c->options.target_error * compile_score_range(c);
-    c->score_scale = 1;
-    for (int halvings = 0; halvings < 20; halvings++) {
-        const double tolerance = ldexp(0.1, -halvings);
-        ckks_status rc =
-            graph_substitute(&c->graph, &c->lowered.graph, tolerance, c->options.range_margin, err);
-        if (rc != CKKS_OK) return rc;
-        if ((rc = graph_observe(&c->graph, &c->data, c->scores, err)) != CKKS_OK) return rc;
-        c->report->summary.polynomial_error = compile_difference(c, c->scores);
-        if (c->report->summary.polynomial_error <= wanted) return CKKS_OK;
-    }
-    return ckks_error_set(err, CKKS_PRECISION, "target_error",
-                          "scores differ by %.3g from the original model's, %.3g was asked for",
-                          c->report->summary.polynomial_error, wanted);
-}
-
 static ckks_status scale_output(compilation *c, ckks_error *err) {
     const ir_node *n = &c->graph.nodes[c->graph.output];
     const double largest = fmax(fabs(n->minimum), fabs(n->maximum));
@@ -270,28 +238,6 @@ static ckks_status scale_output(compilation *c, ckks_error *err) {
     return rc == CKKS_OK
                ? report_note(c->report, err, "scores are multiplied by %g after decryption", c->score_scale)
                : rc;
-}
-
-static uint32_t label_of(const double *scores, uint32_t count) {
-    uint32_t best = 0;
-    if (count == 1) return scores[0] > 0;
-    for (uint32_t i = 1; i < count; i++)
-        if (scores[i] > scores[best]) best = i;
-    return best;
-}
-
-static void compare_labels(compilation *c) {
-    uint64_t agree = 0;
-    const uint32_t classes =
-        c->lowered.steps.link == POST_ONE_VS_ONE ? client_pair_classes(c->score_count) : 0;
-    for (uint64_t r = 0; r < c->data.row_count; r++) {
-        const double *a = c->scores + r * c->score_count, *b = c->original + r * c->score_count;
-        agree += classes ? client_pair_winner(a, classes) == client_pair_winner(b, classes)
-                         : label_of(a, c->score_count) == label_of(b, c->score_count);
-    }
-    c->report->summary.agreement = (double)agree / (double)c->data.row_count;
-    c->report->summary.score_minimum = c->graph.nodes[c->graph.output].minimum * c->score_scale;
-    c->report->summary.score_maximum = c->graph.nodes[c->graph.output].maximum * c->score_scale;
 }
 
 /* ---- back half: parameters, program, proof ---- */
@@ -526,10 +472,30 @@ static ckks_status find_program(compilation *c, ckks_error *err) {
     return rc;
 }
 
+/* Polynomials that are closer than asked, for the sake of labels, need not be what parameters serve. */
+static ckks_status find_close_program(compilation *c, ckks_error *err) {
+    const uint32_t note_count = c->report->note_count;
+    ckks_error cause = {0};
+    ckks_status rc = scale_output(c, err);
+    if (rc != CKKS_OK) return rc;
+    if (!c->has_looser) return find_program(c, err);
+    rc = find_program(c, &cause);
+    if (rc == CKKS_OK) return CKKS_OK;
+    if (rc != CKKS_PRECISION && rc != CKKS_UNSUPPORTED && rc != CKKS_TOO_LARGE && rc != CKKS_NOT_FOUND &&
+        rc != CKKS_INSECURE_PARAMETERS)
+        return ckks_error_set(err, rc, cause.field, "%s", cause.message);
+    c->report->note_count = note_count;
+    if ((rc = compile_take_looser(c, &cause, err)) != CKKS_OK) return rc;
+    if ((rc = scale_output(c, err)) != CKKS_OK) return rc;
+    return find_program(c, err);
+}
+
 /* ---- the package ---- */
 
-static void fill_summary(compilation *c) {
+static ckks_status fill_summary(compilation *c, ckks_error *err) {
     compile_summary *s = &c->report->summary;
+    s->score_minimum = c->graph.nodes[c->graph.output].minimum * c->score_scale;
+    s->score_maximum = c->graph.nodes[c->graph.output].maximum * c->score_scale;
     s->promised_error = c->promised_error * c->score_scale;
     s->measured_error = c->proof.measured_error * c->score_scale;
     s->checked_rows = c->proof.checked_rows;
@@ -538,6 +504,9 @@ static void fill_summary(compilation *c) {
     s->weights_bytes = c->proof.memory.weights_bytes;
     s->arena_bytes = c->proof.memory.arena_bytes;
     s->resident_key_bytes = c->proof.memory.keys_bytes;
+    s->agreement = compile_agreement(c);
+    s->has_labels = compile_has_labels(c);
+    return s->has_labels ? compile_label_changes(&s->label_changes, c, c->scores, err) : CKKS_OK;
 }
 
 static ckks_status describe_layers(Ckksd__V1__CompileReport *out, compilation *c, ckks_error *err) {
@@ -615,11 +584,9 @@ ckks_status compile_model(uint8_t **package_bytes, size_t *size, compile_report 
     if ((rc = check_rows(&c, err)) != CKKS_OK) goto out;
     if ((rc = prepare_rows(&c, err)) != CKKS_OK) goto out;
     if ((rc = scale_input(&c, err)) != CKKS_OK) goto out;
-    if ((rc = substitute(&c, err)) != CKKS_OK) goto out;
-    if ((rc = scale_output(&c, err)) != CKKS_OK) goto out;
-    if ((rc = find_program(&c, err)) != CKKS_OK) goto out;
-    compare_labels(&c);
-    fill_summary(&c);
+    if ((rc = compile_substitute(&c, err)) != CKKS_OK) goto out;
+    if ((rc = find_close_program(&c, err)) != CKKS_OK) goto out;
+    if ((rc = fill_summary(&c, err)) != CKKS_OK) goto out;
     if ((rc = report_program(c.report, &c.program, err)) != CKKS_OK) goto out;
     if ((rc = build_package(&c, package_bytes, size, err)) != CKKS_OK) goto out;
     c.report->package_bytes = *size;

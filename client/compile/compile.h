@@ -108,7 +108,8 @@ typedef struct compile_options {
     bool allow_insecure; /* accept parameters over the security table; the package says so for ever */
     double target_error; /* largest difference of a score to the original model's on the calibration rows,
                             as a share of the scores' range, that replacing activations by polynomials may
-                            cause; default 0.01 */
+                            cause; default 0.01, or less where more than one label in 1,000 would be
+                            expected to change */
     double range_margin; /* how much wider than the calibration rows show polynomials must hold, as a share
                             of the range; default 0.25 */
     bool is_for_gpu;     /* prefer what a GPU is fast at: fewer, larger steps, for more keys */
@@ -160,6 +161,16 @@ typedef struct compile_trade_row {
     uint64_t key_bytes;
 } compile_trade_row;
 
+/* One choice of polynomials, and what it does on the calibration rows in the clear. */
+typedef struct compile_closeness {
+    uint32_t degree_min, degree_max;
+    uint32_t depth;       /* levels of the whole model; 0: the layout is not the latency layout */
+    uint32_t log_n;       /* smallest ring for them; 0: there is none, or no depth */
+    double error;         /* largest difference of a score to the original model's */
+    double error_share;   /* the same as a share of the scores' range, as for target_error */
+    double label_changes; /* expected share of labels that differ; below 0: the model gives no labels */
+} compile_closeness;
+
 /* Figures of a successful report; strings are the report's. */
 typedef struct compile_summary {
     uint32_t log_n, level_count, depth, security_bits; /* security_bits 0: insecure */
@@ -173,7 +184,12 @@ typedef struct compile_summary {
     double measured_error;   /* largest in the encrypted check */
     double polynomial_error; /* largest against the original model on the calibration rows, in the clear */
     double score_minimum, score_maximum; /* observed on the calibration rows */
+    bool has_labels;                     /* clients get labels; agreement and label_changes are of them */
     double agreement;                    /* share of calibration rows with the original model's label */
+    double label_changes;             /* share of labels of other rows that are expected to differ from its */
+    uint32_t closeness_count, chosen; /* looser polynomials (where closer ones were chosen for the sake of
+                                         labels), the chosen, and the next closer; none without activations */
+    compile_closeness closeness[3];
     uint32_t checked_rows;
     uint32_t layout; /* compile_layout */
     uint32_t rows_per_request;

@@ -27,6 +27,10 @@ typedef struct compilation {
     uint32_t score_count;
     double *original, *scores; /* [row][score]: ONNX, and the polynomial graph's (as decrypted) */
     double score_scale;        /* decrypted score times this = the model's score */
+    double label_changes_max;  /* expected share of labels that may change; infinite: no limit */
+    bool has_looser;           /* looser polynomials would serve too, but for labels */
+    ir_graph looser;
+    double *looser_scores;
     parameter_choice choice;
     emitted_program program; /* its plan points to choice.params */
     proof proof;
@@ -34,9 +38,21 @@ typedef struct compilation {
     uint64_t check_limit_ns;
 } compilation;
 
+/* compile_substitute fills graph, scores and score_scale (1), looser, label_changes_max and the report's
+ * polynomial_error and closeness (substitute.c). CKKS_PRECISION. compile_take_looser goes back to the
+ * polynomials that the target error alone asks for, when no program was found for closer ones (`cause`). */
+ckks_status compile_substitute(compilation *c, ckks_error *err);
+ckks_status compile_take_looser(compilation *c, const ckks_error *cause, ckks_error *err);
 double compile_score_range(const compilation *c);
 /* largest difference of `scores`, as decrypted, to the original model's on the calibration rows */
 double compile_difference(const compilation *c, const double *scores);
+/* do clients get a label? */
+bool compile_has_labels(const compilation *c);
+/* compile_label_changes: the share of labels that errors like those of `scores`, as decrypted, are expected
+ * to change. CKKS_RESOURCE_EXHAUSTED. */
+ckks_status compile_label_changes(double *share, const compilation *c, const double *scores, ckks_error *err);
+/* compile_agreement: the share of calibration rows with the original model's label. */
+double compile_agreement(const compilation *c);
 void compile_self_test_seed(compilation *c);
 
 /* compile_throughput fills choice, program, proof, promised_error, scores (the plan's own, with rounded

@@ -19,8 +19,9 @@
  * is no finer than a choice that failed need not be looked at. */
 typedef struct search {
     compilation *c;
-    double allowed;       /* error of a decrypted score */
-    double wanted;        /* difference to the original model */
+    double allowed; /* error of a decrypted score */
+    double wanted;  /* difference to the original model */
+    double label_changes_max;
     uint32_t coarse_bits; /* weights of so many bits are too coarse */
     throughput_choice *noisy;
     uint32_t noisy_count;
@@ -46,6 +47,7 @@ static ckks_status too_noisy(const search *s, double promised, ckks_error *err) 
 /* CKKS_PRECISION: the next choice may do */
 static ckks_status estimate(search *s, const throughput_choice *choice, arena *scratch, ckks_error *err) {
     compilation *c = s->c;
+    double changes;
     ckks_status rc;
     if (choice->weight_bits <= s->coarse_bits || is_noisier(s, choice)) return CKKS_PRECISION;
     rc = throughput_parameters(&c->choice.params, choice, &c->graph, scratch, err);
@@ -62,8 +64,13 @@ static ckks_status estimate(search *s, const throughput_choice *choice, arena *s
                               c->score_count, err);
     if (rc != CKKS_OK) return rc;
     c->report->summary.polynomial_error = compile_difference(c, s->scores);
-    if (c->report->summary.polynomial_error <= s->wanted) return CKKS_OK;
+    if ((rc = compile_label_changes(&changes, c, s->scores, err)) != CKKS_OK) return rc;
+    if (c->report->summary.polynomial_error <= s->wanted && changes <= s->label_changes_max) return CKKS_OK;
     s->coarse_bits = choice->weight_bits;
+    if (changes > s->label_changes_max)
+        return ckks_error_set(err, CKKS_PRECISION, "target_error",
+                              "%.2g %% of labels would be expected to differ from the original model's",
+                              100 * changes);
     return ckks_error_set(err, CKKS_PRECISION, "target_error",
                           "scores differ by %.3g from the original model's, %.3g was asked for",
                           c->report->summary.polynomial_error, s->wanted);
@@ -125,7 +132,10 @@ ckks_status compile_throughput(compilation *c, ckks_error *err) {
     const double allowed = PROMISE_SHARE * compile_score_range(c) / c->score_scale;
     const double wanted = c->options.target_error * compile_score_range(c);
     const double polynomials = compile_difference(c, c->scores);
-    search s = {.c = c, .allowed = allowed / FINER, .wanted = fmin(wanted, polynomials + wanted / FINER)};
+    search s = {.c = c,
+                .allowed = allowed / FINER,
+                .wanted = fmin(wanted, polynomials + wanted / FINER),
+                .label_changes_max = c->label_changes_max};
     throughput_choice *list;
     uint32_t count;
     ckks_status rc = throughput_choices(&list, &count, &c->graph, c->options.batch,
@@ -137,7 +147,7 @@ ckks_status compile_throughput(compilation *c, ckks_error *err) {
     if (!s.scores || !s.noisy) return NO_MEMORY(err);
     ckks_error finer = {0};
     if ((rc = find_choice(&s, list, count, &finer)) == CKKS_PRECISION) {
-        s.allowed = allowed, s.wanted = wanted;
+        s.allowed = allowed, s.wanted = wanted, s.label_changes_max = INFINITY;
         rc = find_choice(&s, list, count, err);
     } else if (rc != CKKS_OK) {
         return ckks_error_set(err, rc, finer.field, "%s", finer.message);

@@ -39,6 +39,21 @@ static uint32_t bit_width(uint64_t prime) {
     return prime ? (uint32_t)lround(log2((double)prime)) : 0;
 }
 
+/* "50 + 6 x 40 bits, keys 2 x 50": the first prime carries the result, each further one a level */
+static void describe_primes(char *text, size_t size, const ckks_params *params) {
+    const uint32_t levels = params->q_count - 1;
+    int used = snprintf(text, size, "%u", bit_width(params->prime[0]));
+    if (levels > 1)
+        used += snprintf(text + used, size - (size_t)used, " + %u x %u", levels, bit_width(params->prime[1]));
+    if (levels == 1) used += snprintf(text + used, size - (size_t)used, " + %u", bit_width(params->prime[1]));
+    used += snprintf(text + used, size - (size_t)used, " bits");
+    if (params->p_count > 1)
+        snprintf(text + used, size - (size_t)used, ", keys %u x %u", params->p_count,
+                 bit_width(params->prime[params->q_count]));
+    if (params->p_count == 1)
+        snprintf(text + used, size - (size_t)used, ", keys %u", bit_width(params->prime[params->q_count]));
+}
+
 ckks_status report_program(compile_report *report, const emitted_program *program, ckks_error *err) {
     const ckks_params *params = program->plan.params;
     compile_summary *s = &report->summary;
@@ -63,10 +78,7 @@ ckks_status report_program(compile_report *report, const emitted_program *progra
         s->key_bytes = 0;
     s->request_bytes =
         packing_poly_bytes(params, program->plan.values[0].level, false, program->plan.values[0].batch_count);
-    snprintf(report->parameters, sizeof report->parameters, "%u + %u x %u | %u x %u",
-             bit_width(params->prime[0]), params->q_count - 1,
-             params->q_count > 1 ? bit_width(params->prime[1]) : 0, params->p_count,
-             bit_width(params->prime[params->q_count]));
+    describe_primes(report->parameters, sizeof report->parameters, params);
     return CKKS_OK;
 }
 
@@ -142,19 +154,30 @@ static void print_layer(FILE *to, const emitted_layer *l) {
     fprintf(to, "\n");
 }
 
-static void print_figures(FILE *to, const compile_report *report) {
+static void print_parameters(FILE *to, const compile_report *report) {
     const compile_summary *s = &report->summary;
-    char a[32], b[32], c[32];
-    fprintf(to, "  parameters    N = 2^%u, primes %s (%u bits of Q and P)\n", s->log_n, report->parameters,
+    fprintf(to, "  parameters    N = 2^%u; primes of %s: %u bits in all\n", s->log_n, report->parameters,
             s->log_qp);
     if (s->security_bits)
         fprintf(to, "  security      %u bits (classical, ternary secret)\n", s->security_bits);
     else
         fprintf(to, "  security      INSECURE: over the table, for tests and benchmarks only\n");
-    fprintf(to, "  depth         %u of %u levels\n", s->depth, s->level_count - 1);
-    fprintf(to, "  keys          %u, %s to upload once; %s on the device\n", s->key_count,
-            bytes_text(s->key_bytes, a), bytes_text(s->resident_key_bytes, b));
-    fprintf(to, "  request       %s of ciphertext", bytes_text(s->request_bytes, a));
+    if (s->depth)
+        fprintf(to, "  depth         %u level%s: one for each layer of weights and each product in a row\n",
+                s->depth, s->depth == 1 ? "" : "s");
+    else
+        fprintf(to, "  depth         no level: a single layer of weights\n");
+}
+
+static void print_sizes(FILE *to, const compile_report *report) {
+    const compile_summary *s = &report->summary;
+    char a[32], b[32], c[32];
+    if (s->key_count)
+        fprintf(to, "  keys          %u, %s that each client uploads once; %s in the server's memory\n",
+                s->key_count, bytes_text(s->key_bytes, a), bytes_text(s->resident_key_bytes, b));
+    else
+        fprintf(to, "  keys          none to upload\n");
+    fprintf(to, "  request       %s", bytes_text(s->request_bytes, a));
     if (s->rows_per_request > 1)
         fprintf(to, " for up to %u rows: %s a row", s->rows_per_request,
                 bytes_text(s->request_bytes / s->rows_per_request, b));
@@ -164,10 +187,61 @@ static void print_figures(FILE *to, const compile_report *report) {
     fprintf(to, "  memory        weights %s, workspace %s for each slot; package %s\n",
             bytes_text(s->weights_bytes, a), bytes_text(s->arena_bytes, b),
             bytes_text(report->package_bytes, c));
-    fprintf(to, "  precision     %.1e promised, %.1e measured on %u encrypted rows; scores in [%.4g, %.4g]\n",
-            s->promised_error, s->measured_error, s->checked_rows, s->score_minimum, s->score_maximum);
-    fprintf(to, "  against ONNX  largest difference %.1e in the clear, %.2f %% of labels agree\n",
-            s->polynomial_error, 100 * s->agreement);
+}
+
+/* how many labels in 1,000 */
+static const char *changes_text(double share, char text[32]) {
+    if (share < 0)
+        snprintf(text, 32, "-");
+    else
+        snprintf(text, 32, "%.2g in 1,000", 1000 * share);
+    return text;
+}
+
+static void print_precision(FILE *to, const compile_report *report) {
+    const compile_summary *s = &report->summary;
+    char a[32];
+    fprintf(to, "  scores        between %.4g and %.4g on the calibration rows\n", s->score_minimum,
+            s->score_maximum);
+    fprintf(to,
+            "  precision     encryption adds at most %.1e to a score (promised); %.1e measured on %u "
+            "encrypted row%s\n",
+            s->promised_error, s->measured_error, s->checked_rows, s->checked_rows == 1 ? "" : "s");
+    fprintf(to, "  original      scores differ by at most %.1e from the ONNX model's, in the clear",
+            s->polynomial_error);
+    if (s->has_labels) fprintf(to, "; %.2f %% of labels agree", 100 * s->agreement);
+    if (s->has_labels && s->label_changes > 1e-6)
+        fprintf(to, ", about %s of other rows would not", changes_text(s->label_changes, a));
+    fprintf(to, "\n");
+}
+
+static void print_figures(FILE *to, const compile_report *report) {
+    print_parameters(to, report);
+    print_sizes(to, report);
+    print_precision(to, report);
+}
+
+/* which polynomials stand for the activations, and what others would cost */
+static void print_closeness(FILE *to, const compile_summary *s) {
+    if (!s->closeness_count) return;
+    fprintf(to, "\n  %-12s %-10s %-7s %-6s %-24s %-18s %s\n", "polynomials", "degrees", "levels", "ring",
+            "largest error of a score", "labels that change", "how to get it");
+    for (uint32_t i = 0; i < s->closeness_count; i++) {
+        const compile_closeness *k = &s->closeness[i];
+        char degrees[32], levels[16], ring[16], error[40], changes[32];
+        snprintf(degrees, sizeof degrees, k->degree_min == k->degree_max ? "%u" : "%u to %u", k->degree_min,
+                 k->degree_max);
+        snprintf(levels, sizeof levels, k->depth ? "%u" : "-", k->depth);
+        snprintf(ring, sizeof ring, k->log_n ? "2^%u" : "-", k->log_n);
+        snprintf(error, sizeof error, "%.1e (%.2g %% of range)", k->error, 100 * k->error_share);
+        fprintf(to, "  %-12s %-10s %-7s %-6s %-24s %-18s ",
+                i < s->chosen   ? "looser"
+                : i > s->chosen ? "closer"
+                                : "chosen",
+                degrees, levels, ring, error, changes_text(k->label_changes, changes));
+        if (i != s->chosen) fprintf(to, "--target-error %.2g", k->error_share * 1.05);
+        fprintf(to, "\n");
+    }
 }
 
 static const char *layout_name(uint32_t layout) {
@@ -200,6 +274,7 @@ void compile_report_print(FILE *to, const compile_report *report) {
     print_text(to, report->name, 0);
     fputs("\n", to);
     print_figures(to, report);
+    print_closeness(to, &report->summary);
     fprintf(to, "\n  %-20s %-8s %-14s %-9s\n", "layer", "kind", "elements", "levels");
     for (uint32_t i = 0; i < report->layer_count; i++) print_layer(to, &report->layers[i]);
     print_trade(to, &report->summary);
@@ -278,8 +353,26 @@ static void json_summary(FILE *to, const compile_report *report) {
     fprintf(to,
             ",\"promised_error\":%.6g,\"measured_error\":%.6g,\"checked_rows\":%u,\"polynomial_error\":%.6g",
             s->promised_error, s->measured_error, s->checked_rows, s->polynomial_error);
-    fprintf(to, ",\"score_minimum\":%.9g,\"score_maximum\":%.9g,\"agreement\":%.9g", s->score_minimum,
-            s->score_maximum, s->agreement);
+    fprintf(to, ",\"score_minimum\":%.9g,\"score_maximum\":%.9g", s->score_minimum, s->score_maximum);
+    if (s->has_labels)
+        fprintf(to, ",\"agreement\":%.9g,\"label_changes\":%.6g", s->agreement, s->label_changes);
+}
+
+static void json_closeness(FILE *to, const compile_summary *s) {
+    fputs(",\"polynomials\":[", to);
+    for (uint32_t i = 0; i < s->closeness_count; i++) {
+        const compile_closeness *k = &s->closeness[i];
+        fprintf(to,
+                "%s{\"chosen\":%s,\"degree_min\":%u,\"degree_max\":%u,\"error\":%.6g,"
+                "\"error_share\":%.6g",
+                i ? "," : "", i == s->chosen ? "true" : "false", k->degree_min, k->degree_max, k->error,
+                k->error_share);
+        if (k->depth) fprintf(to, ",\"depth\":%u", k->depth);
+        if (k->log_n) fprintf(to, ",\"log_n\":%u", k->log_n);
+        if (k->label_changes >= 0) fprintf(to, ",\"label_changes\":%.6g", k->label_changes);
+        fputs("}", to);
+    }
+    fputs("]", to);
 }
 
 static void json_trade(FILE *to, const compile_summary *s) {
@@ -303,6 +396,7 @@ void compile_report_json(FILE *to, const compile_report *report) {
     json_refusals(to, report);
     if (report->is_complete) {
         json_summary(to, report);
+        json_closeness(to, &report->summary);
         json_trade(to, &report->summary);
         json_layers(to, report);
         if (report->predicted_ms > 0) fprintf(to, ",\"predicted_ms\":%.6g", report->predicted_ms);

@@ -19,7 +19,7 @@ struct compile_report {
     emitted_layer *layers;
     uint32_t note_count;
     const char *notes[8];
-    char parameters[96]; /* "50 + 6 x 40 | 2 x 50 bits" */
+    char parameters[96]; /* "50 + 6 x 40 bits, keys 2 x 50" */
     uint64_t package_bytes;
 };
 

@@ -42,7 +42,7 @@ static const struct argp_option options[] = {
     {"log-n", OPTION_LOG_N, "N", 0, "ring degree 2^N instead of the smallest that serves", 0},
     {"target-error", OPTION_TARGET_ERROR, "SHARE", 0,
      "largest error that polynomials in place of activations may cause, as a share of the scores' range "
-     "(default 0.01)",
+     "(default 0.01, or less where more than one label in 1,000 would be expected to change)",
      0},
     {"range-margin", OPTION_RANGE_MARGIN, "SHARE", 0,
      "how much wider than the rows show inputs may be (default 0.25)", 0},
