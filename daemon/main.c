@@ -3,7 +3,6 @@
 #include "daemon/config.h"
 #include "daemon/logging.h"
 #include "daemon/server.h"
-#include "kernels/base/team_wait.h"
 
 #include <argp.h>
 #include <malloc.h>
@@ -70,7 +69,6 @@ static int check_only(const config *c) {
 }
 
 int main(int argc, char **argv) {
-    team_wait_briefly(argv);
     arguments a = {.config = CONFIG_DEFAULT};
     ckks_error err = {0};
     /* fresh pages for every 16 MiB message would cost more than the work: keep and reuse memory, in one arena

@@ -34,7 +34,7 @@ typedef enum device_kind { DEVICE_AUTO = 0, DEVICE_CPU = 1, DEVICE_CUDA = 2 } de
 typedef struct device_config {
     device_kind kind;     /* AUTO takes a GPU if there is one, else the CPU */
     const char *selector; /* CUDA: index or UUID; NULL = the first. CPU: ignored */
-    uint32_t threads;     /* CPU: OpenMP team size inside each kernel; 0 = all cores */
+    uint32_t threads;     /* CPU: of each stream's team; 0 = all cores that the process may use */
     uint64_t bytes_max;   /* memory budget; 0 = what the device has */
 } device_config;
 

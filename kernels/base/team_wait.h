@@ -1,8 +1,9 @@
 /*
- * How OpenMP teams wait. GNU's runtime lets an idle team spin for milliseconds before it sleeps: with several
- * slots on the same cores, or beside other programs, that time is taken from those who work (a rotation was
- * seen to take eight times as long). It reads its setting before main and offers no call to change it, so the
- * program sets the variable and executes itself again, once.
+ * How the OpenMP teams of host code wait (encoding, encryption, keys; kernels on a CPU device have teams of
+ * their own, cpu/team.h). GNU's runtime lets an idle team spin for milliseconds before it sleeps: a client on
+ * the daemon's own machine would take that time from whoever computes its answer. The runtime reads its
+ * setting before main and offers no call to change it, so the program sets the variable and executes itself
+ * again, once. The daemon does without: it is a host only while it loads a model.
  */
 #ifndef CKKS_BASE_TEAM_WAIT_H
 #define CKKS_BASE_TEAM_WAIT_H

@@ -3,15 +3,14 @@
  */
 #include "kernels/cpu/device_cpu.h"
 #include "kernels/cpu/memory_limit.h"
+#include "kernels/cpu/team.h"
 
-#include <omp.h>
+#include <sched.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#define THREADS_MAX 1024u
 
 static void cpu_close(void *self) {
     free(self);
@@ -98,11 +97,20 @@ static cpu_isa isa_in_use(cpu_isa chosen) {
     return widest;
 }
 
+/* the cores that this process may run on */
+static uint32_t cores_allowed(void) {
+    cpu_set_t set;
+    long count =
+        sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    if (count < 1) count = 1;
+    return count < (long)TEAM_WIDTH_MAX ? (uint32_t)count : TEAM_WIDTH_MAX;
+}
+
 ckks_status device_cpu_open(backend_device *out, const device_config *config, ckks_error *err) {
     ckks_status rc;
-    if (config->threads > THREADS_MAX)
+    if (config->threads > TEAM_WIDTH_MAX)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "threads", "%u is above %u", config->threads,
-                              THREADS_MAX);
+                              TEAM_WIDTH_MAX);
     const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     if (pages <= 0 || page_bytes <= 0)
         return ckks_error_set(err, CKKS_DEVICE_ERROR, "memory", "the system does not say how much it has");
@@ -114,7 +122,7 @@ ckks_status device_cpu_open(backend_device *out, const device_config *config, ck
         free(dev);
         return rc;
     }
-    dev->threads = config->threads ? config->threads : (uint32_t)omp_get_num_procs();
+    dev->threads = config->threads ? config->threads : cores_allowed();
     const uint64_t installed = (uint64_t)pages * (uint64_t)page_bytes;
     const uint64_t limit = memory_limit_of_groups("/proc/self/cgroup", "/sys/fs/cgroup");
     *out = (backend_device){

@@ -1,6 +1,6 @@
 /*
  * The CPU back end's own structures. A stream is a FIFO drained by its own thread, so that work really is
- * asynchronous; kernels parallelise inside with a team of fixed size.
+ * asynchronous; kernels hand their tasks to the stream's team (team.h), whose width is fixed.
  *
  * Every event record is an object of its own (cpu_record), shared by the event, the queue entry that
  * completes it and the queue entries that wait for it: a later record of the same event cannot satisfy an
@@ -63,9 +63,8 @@ ckks_status cpu_event_synchronize(void *event, ckks_error *err);
 bool cpu_event_is_complete(void *event);
 uint64_t cpu_event_elapsed_ns(const void *from, const void *to);
 
-/* Builds with CKKS_FAULT_INJECTION only: the next thread creation fails, once; the nth initialisation of a
- * mutex or condition variable from now fails (0 = none). */
-void cpu_fault_thread_create(void);
+/* Builds with CKKS_FAULT_INJECTION only: the nth initialisation of a mutex or condition variable from now
+ * fails (0 = none). */
 void cpu_fault_sync_init(uint32_t nth);
 /* pthread initialisers that tests can make fail; 0 on success */
 int cpu_mutex_init(pthread_mutex_t *mutex);

@@ -5,9 +5,11 @@
  */
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/packed_layout.h"
+#include "kernels/cpu/team.h"
 #include "kernels/scheme/expand.h"
 
 #include <sodium.h>
+#include <stdatomic.h>
 
 /* ---- unpacking ---- */
 
@@ -67,19 +69,28 @@ static uint32_t unpack_limb(uint64_t *out, const uint8_t *packed, uint32_t n, co
     return (out_of_range ? VERDICT_RESIDUE : 0u) | (padding ? VERDICT_PADDING : 0u);
 }
 
+typedef struct unpack_launch {
+    const kernel_unpack_args *args;
+    _Atomic uint32_t *verdict;
+} unpack_launch;
+
+static void unpack_task(const void *context, uint32_t task) {
+    const unpack_launch *launch = context;
+    const kernel_unpack_args *args = launch->args;
+    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
+    const uint32_t c = task / limbs, i = task % limbs;
+    const uint32_t verdict = unpack_limb(poly_limb(&args->out, c, i, n),
+                                         args->packed + packed_offset(args->tables, &args->out, c, i), n,
+                                         &tables_ntt(args->tables, args->out.basis, i)->m);
+    if (verdict) atomic_fetch_or(launch->verdict, verdict);
+}
+
 void cpu_unpack_avx2(const void *arguments) {
     const kernel_unpack_args *args = arguments;
-    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
-    const uint32_t components = args->out.component_count;
-    uint32_t verdict = 0;
-#pragma omp parallel for collapse(2) schedule(dynamic)                                                       \
-    reduction(|                                                                                              \
-              : verdict) if ((size_t)components * limbs * n >= TEAM_WORDS_LIGHT)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++)
-            verdict |= unpack_limb(poly_limb(&args->out, c, i, n),
-                                   args->packed + packed_offset(args->tables, &args->out, c, i), n,
-                                   &tables_ntt(args->tables, args->out.basis, i)->m);
+    const uint32_t count = args->out.component_count * basis_limb_count(args->out.basis);
+    _Atomic uint32_t verdict = 0;
+    const unpack_launch launch = {args, &verdict};
+    team_each(count, (size_t)count * tables_n(args->tables) >= TEAM_WORDS_LIGHT, unpack_task, &launch);
     *args->verdict |= verdict;
 }
 
@@ -117,27 +128,29 @@ static void expand_chunk(uint64_t *out, const uint8_t *bytes, const wide_shape *
     }
 }
 
-void cpu_expand_avx2(const void *arguments) {
+static void expand_task(const void *arguments, uint32_t task) {
     const kernel_expand_args *args = arguments;
     const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
     const uint32_t q_count = context_params(device_tables_context(args->tables))->q_count;
-    const uint32_t components = args->out.component_count, limb_total = components * limbs;
-#pragma omp parallel for collapse(2) schedule(dynamic, 8) if ((size_t)limb_total * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t k = 0; k < limb_total; k++)
-        for (uint32_t chunk = 0; chunk < n / CHUNK_WORDS; chunk++) {
-            const uint32_t c = k / limbs, i = k % limbs;
-            const modulus *m = &tables_ntt(args->tables, args->out.basis, i)->m;
-            wide_shape s = {.p = lanes_prime_of(m)};
-            s.middle = lanes_constant_residue(mod_reduce128((uint128)1 << 52, m), m, &s.p);
-            s.top = lanes_constant_residue(mod_reduce128((uint128)1 << 104, m), m, &s.p);
-            uint8_t nonce[crypto_stream_chacha20_ietf_NONCEBYTES], bytes[CHUNK_BYTES] = {0};
-            bytes_write_u32(nonce, args->purpose);
-            bytes_write_u32(nonce + 4, args->polynomial + c);
-            bytes_write_u32(nonce + 8, basis_prime(args->out.basis, i, q_count));
-            crypto_stream_chacha20_ietf_xor_ic(bytes, bytes, sizeof bytes, nonce, chunk * CHUNK_BLOCKS,
-                                               args->seed);
-            expand_chunk(poly_limb(&args->out, c, i, n) + chunk * CHUNK_WORDS, bytes, &s);
-        }
+    const uint32_t k = task / (n / CHUNK_WORDS), chunk = task % (n / CHUNK_WORDS);
+    const uint32_t c = k / limbs, i = k % limbs;
+    const modulus *m = &tables_ntt(args->tables, args->out.basis, i)->m;
+    wide_shape s = {.p = lanes_prime_of(m)};
+    s.middle = lanes_constant_residue(mod_reduce128((uint128)1 << 52, m), m, &s.p);
+    s.top = lanes_constant_residue(mod_reduce128((uint128)1 << 104, m), m, &s.p);
+    uint8_t nonce[crypto_stream_chacha20_ietf_NONCEBYTES], bytes[CHUNK_BYTES] = {0};
+    bytes_write_u32(nonce, args->purpose);
+    bytes_write_u32(nonce + 4, args->polynomial + c);
+    bytes_write_u32(nonce + 8, basis_prime(args->out.basis, i, q_count));
+    crypto_stream_chacha20_ietf_xor_ic(bytes, bytes, sizeof bytes, nonce, chunk * CHUNK_BLOCKS, args->seed);
+    expand_chunk(poly_limb(&args->out, c, i, n) + (size_t)chunk * CHUNK_WORDS, bytes, &s);
+}
+
+void cpu_expand_avx2(const void *arguments) {
+    const kernel_expand_args *args = arguments;
+    const uint32_t n = tables_n(args->tables);
+    const uint32_t limb_total = args->out.component_count * basis_limb_count(args->out.basis);
+    team_each(limb_total * (n / CHUNK_WORDS), (size_t)limb_total * n >= TEAM_WORDS_HEAVY, expand_task, args);
 }
 
 /* ---- the check for zero ---- */

@@ -3,7 +3,10 @@
  * zero and reported in the verdict.
  */
 #include "kernels/cpu/packed_layout.h"
+#include "kernels/cpu/team.h"
 #include "kernels/scheme/expand.h"
+
+#include <stdatomic.h>
 
 static uint32_t unpack_limb(uint64_t *out, const uint8_t *packed, uint32_t n, const modulus *m) {
     const uint8_t *end = packed + field_bytes(n, m->bits);
@@ -20,17 +23,26 @@ static uint32_t unpack_limb(uint64_t *out, const uint8_t *packed, uint32_t n, co
     return (out_of_range ? VERDICT_RESIDUE : 0u) | (padding ? VERDICT_PADDING : 0u);
 }
 
+typedef struct unpack_launch {
+    const kernel_unpack_args *args;
+    _Atomic uint32_t *verdict;
+} unpack_launch;
+
+static void unpack_task(const void *context, uint32_t task) {
+    const unpack_launch *launch = context;
+    const kernel_unpack_args *args = launch->args;
+    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
+    const uint32_t c = task / limbs, i = task % limbs;
+    const uint32_t verdict = unpack_limb(poly_limb(&args->out, c, i, n),
+                                         args->packed + packed_offset(args->tables, &args->out, c, i), n,
+                                         &tables_ntt(args->tables, args->out.basis, i)->m);
+    if (verdict) atomic_fetch_or(launch->verdict, verdict);
+}
 void cpu_unpack_scalar(const void *arguments) {
     const kernel_unpack_args *args = arguments;
-    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
-    const uint32_t components = args->out.component_count;
-    uint32_t verdict = 0;
-#pragma omp parallel for collapse(2) schedule(static) reduction(| : verdict)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++)
-            verdict |= unpack_limb(poly_limb(&args->out, c, i, n),
-                                   args->packed + packed_offset(args->tables, &args->out, c, i), n,
-                                   &tables_ntt(args->tables, args->out.basis, i)->m);
+    _Atomic uint32_t verdict = 0;
+    const unpack_launch launch = {args, &verdict};
+    team_each(args->out.component_count * basis_limb_count(args->out.basis), true, unpack_task, &launch);
     *args->verdict |= verdict;
 }
 
@@ -54,34 +66,35 @@ static void pack_limb(uint8_t *packed, const uint64_t *words, uint32_t n, const 
     while (to < end) *to++ = 0;
 }
 
-void cpu_pack_scalar(const void *arguments) {
+static void pack_task(const void *arguments, uint32_t task) {
     const kernel_pack_args *args = arguments;
     const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->a.basis);
-    const uint32_t components = args->a.component_count;
-#pragma omp parallel for collapse(2) schedule(static)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++)
-            pack_limb(args->packed + packed_offset(args->tables, &args->a, c, i),
-                      poly_limb(&args->a, c, i, n), n, &tables_ntt(args->tables, args->a.basis, i)->m);
+    const uint32_t c = task / limbs, i = task % limbs;
+    pack_limb(args->packed + packed_offset(args->tables, &args->a, c, i), poly_limb(&args->a, c, i, n), n,
+              &tables_ntt(args->tables, args->a.basis, i)->m);
+}
+void cpu_pack_scalar(const void *arguments) {
+    const kernel_pack_args *args = arguments;
+    team_each(args->a.component_count * basis_limb_count(args->a.basis), true, pack_task, args);
 }
 
-void cpu_expand_scalar(const void *arguments) {
+static void expand_task(const void *arguments, uint32_t task) {
     const kernel_expand_args *args = arguments;
     const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
     const uint32_t q_count = context_params(device_tables_context(args->tables))->q_count;
-#pragma omp parallel for collapse(2) schedule(static)
-    for (uint32_t c = 0; c < args->out.component_count; c++)
-        for (uint32_t i = 0; i < limbs; i++)
-            seed_expand(poly_limb(&args->out, c, i, n), n,
-                        tables_ntt(args->tables, args->out.basis, i)->m.value, args->seed, args->purpose,
-                        args->polynomial + c, basis_prime(args->out.basis, i, q_count));
+    const uint32_t c = task / limbs, i = task % limbs;
+    seed_expand(poly_limb(&args->out, c, i, n), n, tables_ntt(args->tables, args->out.basis, i)->m.value,
+                args->seed, args->purpose, args->polynomial + c, basis_prime(args->out.basis, i, q_count));
+}
+void cpu_expand_scalar(const void *arguments) {
+    const kernel_expand_args *args = arguments;
+    team_each(args->out.component_count * basis_limb_count(args->out.basis), true, expand_task, args);
 }
 
 void cpu_check_nonzero_scalar(const void *arguments) {
     const kernel_check_nonzero_args *args = arguments;
     const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->a.basis);
     uint64_t any = 0;
-#pragma omp parallel for schedule(static) reduction(| : any)
     for (uint32_t i = 0; i < limbs; i++) {
         const uint64_t *words = poly_limb(&args->a, 0, i, n);
         for (uint32_t k = 0; k < n; k++) any |= words[k];

@@ -5,8 +5,8 @@
  * words; the scalar one is the definition.
  *
  * A kernel receives its argument struct (kernels.h), already checked by kernel_describe. It runs on a
- * stream's thread and may open OpenMP parallel regions; the team size is the calling thread's setting, so a
- * kernel names no thread count. It does not allocate, block, or fail.
+ * stream's thread and hands tasks to that stream's team (team.h), whose width it does not choose. It does not
+ * allocate, wait for anything but its own tasks, or fail.
  *
  * To add a version: write `void cpu_NAME_ISA(const void *arguments)` in a file whose name ends in _ISA.c (the
  * build adds the instruction set's flags), declare it here and put it into its row in kernels_cpu.c.

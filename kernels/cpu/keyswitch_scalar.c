@@ -3,10 +3,11 @@
  * their terms up in 128 bits and reduce once: a term is below 2^100, so 2^28 of them fit, far more than a
  * launch may have. Coefficients are worked through in blocks whose sums stay in the first-level cache.
  *
- * Each limb of each digit, item or component is one iteration of a parallel loop; the loops inside are
- * functions of one limb, which is where a vector version differs.
+ * Each limb of each digit, item or component is one task; what a task calls are functions of one limb, which
+ * is where a vector version differs.
  */
 #include "kernels/cpu/permute_block.h"
+#include "kernels/cpu/team.h"
 
 #define SOURCES_MAX (CKKS_DIGIT_SIZE_MAX + 2u)
 
@@ -56,35 +57,56 @@ static void convert_limb(uint64_t *out, const uint64_t *y, const base_conversion
     ntt_forward_scalar(out, out, ntt);
 }
 
+typedef struct up_shape {
+    const kernel_mod_up_args *args;
+    const ckks_context *context;
+    uint32_t n, limbs, digits, digit_size, limbs_out;
+} up_shape;
+
+static const uint64_t *up_input(const up_shape *s, uint32_t entry, uint32_t limb) {
+    return poly_limb(&s->args->a, 0, limb, s->n) + (size_t)entry * s->args->a_batch_stride * s->n;
+}
+
+static void up_source_task(const void *context, uint32_t task) {
+    const up_shape *s = context;
+    const uint32_t limb = task % s->limbs;
+    source_limb(s->args->scratch + (size_t)task * s->n, up_input(s, task / s->limbs, limb),
+                context_mod_up(s->context, s->limbs - 1, limb / s->digit_size), limb % s->digit_size,
+                context_ntt(s->context, limb));
+}
+
+static void up_limb_task(const void *context, uint32_t task) {
+    const up_shape *s = context;
+    const ckks_params *params = context_params(s->context);
+    const kernel_basis basis = {0, s->limbs, params->p_count};
+    const uint32_t limb = task % s->limbs_out, row = task / s->limbs_out;
+    const uint32_t digit = row % s->digits, entry = row / s->digits;
+    uint64_t *out = s->args->out + (size_t)task * s->n;
+    if (limb < s->limbs && limb / s->digit_size == digit)
+        memcpy(out, up_input(s, entry, limb), (size_t)s->n * sizeof *out);
+    else
+        convert_limb(out,
+                     s->args->scratch + ((size_t)entry * s->limbs + (size_t)digit * s->digit_size) * s->n,
+                     context_mod_up(s->context, s->limbs - 1, digit), s->context,
+                     basis_prime(basis, limb, params->q_count));
+}
+
 void cpu_mod_up_scalar(const void *arguments) {
     const kernel_mod_up_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
     const ckks_params *params = context_params(context);
-    const uint32_t n = params_n(params), limbs = args->a.basis.q_count, level = limbs - 1;
-    const uint32_t digit_size = params->digit_size, digits = params_digit_count(params, level);
-    const uint32_t limbs_out = limbs + params->p_count;
-    const size_t a_batch = (size_t)args->a_batch_stride * n;
-
-#pragma omp parallel for collapse(2) schedule(static)
-    for (uint32_t b = 0; b < args->batch_count; b++)
-        for (uint32_t i = 0; i < limbs; i++)
-            source_limb(
-                args->scratch + ((size_t)b * limbs + i) * n, poly_limb(&args->a, 0, i, n) + b * a_batch,
-                context_mod_up(context, level, i / digit_size), i % digit_size, context_ntt(context, i));
-
-#pragma omp parallel for collapse(3) schedule(static)
-    for (uint32_t b = 0; b < args->batch_count; b++)
-        for (uint32_t d = 0; d < digits; d++)
-            for (uint32_t j = 0; j < limbs_out; j++) {
-                const kernel_basis basis = {0, limbs, params->p_count};
-                uint64_t *out = args->out + (((size_t)b * digits + d) * limbs_out + j) * n;
-                if (j < limbs && j / digit_size == d)
-                    memcpy(out, poly_limb(&args->a, 0, j, n) + b * a_batch, (size_t)n * sizeof *out);
-                else
-                    convert_limb(out, args->scratch + ((size_t)b * limbs + (size_t)d * digit_size) * n,
-                                 context_mod_up(context, level, d), context,
-                                 basis_prime(basis, j, params->q_count));
-            }
+    const uint32_t limbs = args->a.basis.q_count;
+    const up_shape shape = {
+        .args = args,
+        .context = context,
+        .n = params_n(params),
+        .limbs = limbs,
+        .digits = params_digit_count(params, limbs - 1),
+        .digit_size = params->digit_size,
+        .limbs_out = limbs + params->p_count,
+    };
+    team_each(args->batch_count * limbs, true, up_source_task, &shape);
+    team_each(args->batch_count * shape.digits * shape.limbs_out, true, up_limb_task, &shape);
 }
 
 /* ---- key product ---- */
@@ -176,6 +198,12 @@ static void product_limb(const product_shape *shape, uint32_t out_index, uint32_
     }
 }
 
+static void product_task(const void *context, uint32_t task) {
+    const product_shape *shape = context;
+    const uint32_t limbs = shape->q_limbs + shape->p_limbs;
+    product_limb(shape, task / limbs, task % limbs);
+}
+
 void cpu_key_product_scalar(const void *arguments) {
     const kernel_key_product_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
@@ -189,10 +217,7 @@ void cpu_key_product_scalar(const void *arguments) {
         .p_limbs = args->is_public ? 0 : params->p_count,
         .digits = args->is_public ? 1 : params_digit_count(params, args->level),
     };
-    const uint32_t limbs = shape.q_limbs + shape.p_limbs;
-#pragma omp parallel for collapse(2) schedule(static)
-    for (uint32_t t = 0; t < args->out_count; t++)
-        for (uint32_t j = 0; j < limbs; j++) product_limb(&shape, t, j);
+    team_each(args->out_count * (shape.q_limbs + shape.p_limbs), true, product_task, &shape);
 }
 
 /* ---- dividing by P, by P * q_l, by q_l ---- */
@@ -224,7 +249,7 @@ typedef struct down_shape {
     const kernel_mod_down_args *args;
     const ckks_context *context;
     const base_conversion *conversion;
-    uint32_t n, level, components, q_count;
+    uint32_t n, level, limbs_out, components, q_count;
     size_t scratch_words;
 } down_shape;
 
@@ -272,6 +297,17 @@ static void down_limb(const down_shape *shape, uint32_t batch, uint32_t componen
                         context_ntt(shape->context, limb)->m.value, n);
 }
 
+static void down_source_task(const void *context, uint32_t task) {
+    const down_shape *s = context;
+    const uint32_t sources = s->conversion->source_count, part = task / sources;
+    down_source(s, part / s->components, part % s->components, task % sources);
+}
+static void down_limb_task(const void *context, uint32_t task) {
+    const down_shape *s = context;
+    const uint32_t part = task / s->limbs_out;
+    down_limb(s, part / s->components, part % s->components, task % s->limbs_out);
+}
+
 void cpu_mod_down_scalar(const void *arguments) {
     const kernel_mod_down_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
@@ -283,37 +319,45 @@ void cpu_mod_down_scalar(const void *arguments) {
         .conversion = context_mod_down(context, level, args->with_rescale != 0),
         .n = params_n(params),
         .level = level,
+        .limbs_out = level + (args->with_rescale ? 0 : 1),
         .components = args->out.component_count,
         .q_count = params->q_count,
         .scratch_words = ((size_t)params->p_count + 2 * ((size_t)level + 1)) * params_n(params),
     };
-    const uint32_t limbs_out = level + (args->with_rescale ? 0 : 1);
-#pragma omp parallel for collapse(3) schedule(static)
-    for (uint32_t b = 0; b < args->batch_count; b++)
-        for (uint32_t c = 0; c < shape.components; c++)
-            for (uint32_t i = 0; i < shape.conversion->source_count; i++) down_source(&shape, b, c, i);
-#pragma omp parallel for collapse(3) schedule(static)
-    for (uint32_t b = 0; b < args->batch_count; b++)
-        for (uint32_t c = 0; c < shape.components; c++)
-            for (uint32_t j = 0; j < limbs_out; j++) down_limb(&shape, b, c, j);
+    const uint32_t parts = args->batch_count * shape.components;
+    team_each(parts * shape.conversion->source_count, true, down_source_task, &shape);
+    team_each(parts * shape.limbs_out, true, down_limb_task, &shape);
+}
+
+typedef struct rescale_shape {
+    const kernel_rescale_args *args;
+    const ckks_context *context;
+    const base_conversion *conversion;
+    uint32_t n, level;
+} rescale_shape;
+
+static void rescale_source_task(const void *context, uint32_t component) {
+    const rescale_shape *s = context;
+    source_limb(s->args->scratch + (size_t)component * s->n,
+                poly_limb(&s->args->a, component, s->level, s->n), s->conversion, 0,
+                context_ntt(s->context, s->level));
+}
+static void rescale_limb_task(const void *context, uint32_t task) {
+    const rescale_shape *s = context;
+    const uint32_t component = task / s->level, limb = task % s->level;
+    uint64_t *out = poly_limb(&s->args->out, component, limb, s->n);
+    convert_limb(out, s->args->scratch + (size_t)component * s->n, s->conversion, s->context, limb);
+    subtract_and_divide(out, poly_limb(&s->args->a, component, limb, s->n),
+                        s->conversion->product_inverse[limb], s->conversion->product_inverse_shoup[limb],
+                        context_ntt(s->context, limb)->m.value, s->n);
 }
 
 void cpu_rescale_scalar(const void *arguments) {
     const kernel_rescale_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t n = params_n(context_params(context));
     const uint32_t level = args->a.basis.q_count - 1, components = args->a.component_count;
-    const base_conversion *conversion = context_rescale(context, level);
-#pragma omp parallel for schedule(static)
-    for (uint32_t c = 0; c < components; c++)
-        source_limb(args->scratch + (size_t)c * n, poly_limb(&args->a, c, level, n), conversion, 0,
-                    context_ntt(context, level));
-#pragma omp parallel for collapse(2) schedule(static)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t j = 0; j < level; j++) {
-            uint64_t *out = poly_limb(&args->out, c, j, n);
-            convert_limb(out, args->scratch + (size_t)c * n, conversion, context, j);
-            subtract_and_divide(out, poly_limb(&args->a, c, j, n), conversion->product_inverse[j],
-                                conversion->product_inverse_shoup[j], context_ntt(context, j)->m.value, n);
-        }
+    const rescale_shape shape = {args, context, context_rescale(context, level), tables_n(args->tables),
+                                 level};
+    team_each(components, true, rescale_source_task, &shape);
+    team_each(components * level, true, rescale_limb_task, &shape);
 }

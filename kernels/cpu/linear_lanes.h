@@ -6,6 +6,7 @@
  * of a block are in the first or second cache when the second output needs them.
  */
 #include "kernels/cpu/pair_lanes.h"
+#include "kernels/cpu/team.h"
 
 static const modulus *limb_modulus(const ckks_context *context, kernel_basis basis, uint32_t limb) {
     return &context_ntt(context, basis_prime(basis, limb, context_params(context)->q_count))->m;
@@ -51,25 +52,27 @@ static void diagonal_out(const kernel_diagonal_sum_args *args, const linear_bloc
     if (has_second) pair_store(args->out + out * stride + at + limb_words, block.at[1], &b->p);
 }
 
-void ISA(cpu_diagonal_sum)(const void *arguments) {
+static void diagonal_task(const void *arguments, uint32_t task) {
     const kernel_diagonal_sum_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t n = params_n(context_params(context)), limbs = basis_limb_count(args->basis);
-    const uint32_t components = args->component_count;
-#pragma omp parallel for collapse(2)                                                                         \
-    schedule(dynamic, 4) if ((size_t)args->item_count * limbs * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t j = 0; j < limbs; j++)
-        for (uint32_t block = 0; block < n / PERMUTE_BLOCK; block++) {
-            const linear_block b = linear_block_of(context, args->basis, j, n, block);
-            uint32_t first = 0;
-            for (uint32_t out = 0; out < args->out_count; out++) {
-                uint32_t end = first; /* items of one out are contiguous and ascending */
-                while (end < args->item_count && args->items[end].out == out) end++;
-                for (uint32_t c = 0; c < components; c += 2)
-                    diagonal_out(args, &b, (size_t)limbs * n, out, first, end, c, c + 1 < components);
-                first = end;
-            }
-        }
+    const uint32_t n = params_n(context_params(context)), per_limb = n / PERMUTE_BLOCK;
+    const uint32_t limbs = basis_limb_count(args->basis), components = args->component_count;
+    const linear_block b = linear_block_of(context, args->basis, task / per_limb, n, task % per_limb);
+    uint32_t first = 0;
+    for (uint32_t out = 0; out < args->out_count; out++) {
+        uint32_t end = first; /* items of one out are contiguous and ascending */
+        while (end < args->item_count && args->items[end].out == out) end++;
+        for (uint32_t c = 0; c < components; c += 2)
+            diagonal_out(args, &b, (size_t)limbs * n, out, first, end, c, c + 1 < components);
+        first = end;
+    }
+}
+
+void ISA(cpu_diagonal_sum)(const void *arguments) {
+    const kernel_diagonal_sum_args *args = arguments;
+    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->basis);
+    team_each(limbs * (n / PERMUTE_BLOCK), (size_t)args->item_count * limbs * n >= TEAM_WORDS_HEAVY,
+              diagonal_task, args);
 }
 
 /* ---- matrix product ---- */
@@ -123,19 +126,22 @@ static void matrix_rows(const kernel_matrix_product_args *args, const linear_blo
     for (uint32_t r = 0; r < rows; r++) pair_store(args->out + (row + r) * stride + at, acc[r], &b->p);
 }
 
-void ISA(cpu_matrix_product)(const void *arguments) {
+static void matrix_task(const void *arguments, uint32_t task) {
     const kernel_matrix_product_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t n = params_n(context_params(context)), limbs = basis_limb_count(args->basis);
-#pragma omp parallel for collapse(3)                                                                         \
-    schedule(dynamic, 4) if ((size_t)args->column_count * limbs * n >= TEAM_WORDS_HEAVY)
-    for (uint32_t c = 0; c < args->component_count; c++)
-        for (uint32_t j = 0; j < limbs; j++)
-            for (uint32_t block = 0; block < n / PERMUTE_BLOCK; block++) {
-                const linear_block b = linear_block_of(context, args->basis, j, n, block);
-                for (uint32_t row = 0; row < args->row_count; row += ROWS_AT_ONCE)
-                    matrix_rows(args, &b, (size_t)limbs * n, c, j, row);
-            }
+    const uint32_t n = params_n(context_params(context)), per_limb = n / PERMUTE_BLOCK;
+    const uint32_t limbs = basis_limb_count(args->basis), row_of_blocks = task / per_limb;
+    const uint32_t component = row_of_blocks / limbs, limb = row_of_blocks % limbs;
+    const linear_block b = linear_block_of(context, args->basis, limb, n, task % per_limb);
+    for (uint32_t row = 0; row < args->row_count; row += ROWS_AT_ONCE)
+        matrix_rows(args, &b, (size_t)limbs * n, component, limb, row);
+}
+
+void ISA(cpu_matrix_product)(const void *arguments) {
+    const kernel_matrix_product_args *args = arguments;
+    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->basis);
+    team_each(args->component_count * limbs * (n / PERMUTE_BLOCK),
+              (size_t)args->column_count * limbs * n >= TEAM_WORDS_HEAVY, matrix_task, args);
 }
 
 /* ---- automorphisms ---- */
@@ -159,17 +165,27 @@ static void permute_sum_block(const kernel_permute_sum_args *args, const lanes_t
     memcpy(poly_limb(&args->out, 0, limb, (uint32_t)n) + at, sum, sizeof sum);
 }
 
+typedef struct permute_launch {
+    const void *arguments;
+    const ckks_context *context;
+    lanes_turns turns;
+} permute_launch;
+
+static void permute_sum_task(const void *context, uint32_t task) {
+    const permute_launch *launch = context;
+    const kernel_permute_sum_args *args = launch->arguments;
+    const uint32_t log_n = context_params(launch->context)->log_n, per_limb = (1u << log_n) / PERMUTE_BLOCK;
+    permute_sum_block(args, &launch->turns, limb_modulus(launch->context, args->out.basis, task / per_limb),
+                      log_n, task / per_limb, task % per_limb);
+}
+
 void ISA(cpu_permute_sum)(const void *arguments) {
     const kernel_permute_sum_args *args = arguments;
-    const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t log_n = context_params(context)->log_n, limbs = basis_limb_count(args->out.basis);
-    lanes_turns turns;
-    lanes_turns_fill(&turns);
-#pragma omp parallel for collapse(2)                                                                         \
-    schedule(dynamic, 16) if (((size_t)args->item_count * limbs << log_n) >= TEAM_WORDS_LIGHT)
-    for (uint32_t j = 0; j < limbs; j++)
-        for (uint32_t block = 0; block < (1u << log_n) / PERMUTE_BLOCK; block++)
-            permute_sum_block(args, &turns, limb_modulus(context, args->out.basis, j), log_n, j, block);
+    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
+    permute_launch launch = {.arguments = args, .context = device_tables_context(args->tables)};
+    lanes_turns_fill(&launch.turns);
+    team_each(limbs * (n / PERMUTE_BLOCK), (size_t)args->item_count * limbs * n >= TEAM_WORDS_LIGHT,
+              permute_sum_task, &launch);
 }
 
 static void permute_limb(uint64_t *out, const uint64_t *in, const lanes_turns *turns, uint32_t log_n,
@@ -182,17 +198,20 @@ static void permute_limb(uint64_t *out, const uint64_t *in, const lanes_turns *t
     }
 }
 
+static void automorphism_task(const void *context, uint32_t task) {
+    const permute_launch *launch = context;
+    const kernel_automorphism_args *args = launch->arguments;
+    const uint32_t limbs = basis_limb_count(args->out.basis), c = task / limbs, i = task % limbs;
+    const uint32_t log_n = context_params(launch->context)->log_n, n = 1u << log_n;
+    permute_limb(poly_limb(&args->out, c, i, n),
+                 poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n), &launch->turns,
+                 log_n, args->galois_element);
+}
+
 void ISA(cpu_automorphism)(const void *arguments) {
     const kernel_automorphism_args *args = arguments;
-    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
-    const uint32_t log_n = context_params(device_tables_context(args->tables))->log_n;
-    const uint32_t components = args->out.component_count;
-    lanes_turns turns;
-    lanes_turns_fill(&turns);
-#pragma omp parallel for collapse(2) schedule(dynamic) if ((size_t)components * limbs * n >= TEAM_WORDS_LIGHT)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++)
-            permute_limb(poly_limb(&args->out, c, i, n),
-                         poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n), &turns,
-                         log_n, args->galois_element);
+    const uint32_t count = args->out.component_count * basis_limb_count(args->out.basis);
+    permute_launch launch = {.arguments = args, .context = device_tables_context(args->tables)};
+    lanes_turns_fill(&launch.turns);
+    team_each(count, (size_t)count * tables_n(args->tables) >= TEAM_WORDS_LIGHT, automorphism_task, &launch);
 }

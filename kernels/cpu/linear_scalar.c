@@ -3,6 +3,7 @@
  * (below 2^100) are added up in 128 bits, a block of coefficients at a time, and reduced once.
  */
 #include "kernels/cpu/permute_block.h"
+#include "kernels/cpu/team.h"
 
 static modulus limb_modulus(const ckks_context *context, kernel_basis basis, uint32_t limb) {
     return context_ntt(context, basis_prime(basis, limb, context_params(context)->q_count))->m;
@@ -43,17 +44,18 @@ static void diagonal_limb(const kernel_diagonal_sum_args *args, const modulus *m
     }
 }
 
-void cpu_diagonal_sum_scalar(const void *arguments) {
+static void diagonal_task(const void *arguments, uint32_t task) {
     const kernel_diagonal_sum_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t n = params_n(context_params(context)), limbs = basis_limb_count(args->basis);
-#pragma omp parallel for collapse(3) schedule(static)
-    for (uint32_t t = 0; t < args->out_count; t++)
-        for (uint32_t j = 0; j < limbs; j++)
-            for (uint32_t c = 0; c < args->component_count; c++) {
-                const modulus m = limb_modulus(context, args->basis, j);
-                diagonal_limb(args, &m, n, t, c, j);
-            }
+    const uint32_t limbs = basis_limb_count(args->basis), row = task / args->component_count;
+    const modulus m = limb_modulus(context, args->basis, row % limbs);
+    diagonal_limb(args, &m, params_n(context_params(context)), row / limbs, task % args->component_count,
+                  row % limbs);
+}
+void cpu_diagonal_sum_scalar(const void *arguments) {
+    const kernel_diagonal_sum_args *args = arguments;
+    team_each(args->out_count * basis_limb_count(args->basis) * args->component_count, true, diagonal_task,
+              args);
 }
 
 /* residues are below 2^50: this many fit a word */
@@ -80,15 +82,15 @@ static void permute_limb(const kernel_permute_sum_args *args, const modulus *m, 
     }
 }
 
-void cpu_permute_sum_scalar(const void *arguments) {
+static void permute_task(const void *arguments, uint32_t task) {
     const kernel_permute_sum_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t limbs = basis_limb_count(args->out.basis);
-#pragma omp parallel for schedule(static)
-    for (uint32_t j = 0; j < limbs; j++) {
-        const modulus m = limb_modulus(context, args->out.basis, j);
-        permute_limb(args, &m, context_params(context)->log_n, j);
-    }
+    const modulus m = limb_modulus(context, args->out.basis, task);
+    permute_limb(args, &m, context_params(context)->log_n, task);
+}
+void cpu_permute_sum_scalar(const void *arguments) {
+    const kernel_permute_sum_args *args = arguments;
+    team_each(basis_limb_count(args->out.basis), true, permute_task, args);
 }
 
 /* One block of one limb: all rows, so that the block's columns are read from memory once. */
@@ -112,15 +114,17 @@ static void matrix_block(const kernel_matrix_product_args *args, const modulus *
     }
 }
 
-void cpu_matrix_product_scalar(const void *arguments) {
+static void matrix_task(const void *arguments, uint32_t task) {
     const kernel_matrix_product_args *args = arguments;
     const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t n = params_n(context_params(context)), limbs = basis_limb_count(args->basis);
-#pragma omp parallel for collapse(3) schedule(static)
-    for (uint32_t c = 0; c < args->component_count; c++)
-        for (uint32_t j = 0; j < limbs; j++)
-            for (uint32_t block = 0; block < n / PERMUTE_BLOCK; block++) {
-                const modulus m = limb_modulus(context, args->basis, j);
-                matrix_block(args, &m, n, c, j, block);
-            }
+    const uint32_t n = params_n(context_params(context)), per_limb = n / PERMUTE_BLOCK;
+    const uint32_t limbs = basis_limb_count(args->basis), row = task / per_limb;
+    const modulus m = limb_modulus(context, args->basis, row % limbs);
+    matrix_block(args, &m, n, row / limbs, row % limbs, task % per_limb);
+}
+void cpu_matrix_product_scalar(const void *arguments) {
+    const kernel_matrix_product_args *args = arguments;
+    team_each(args->component_count * basis_limb_count(args->basis) *
+                  (tables_n(args->tables) / PERMUTE_BLOCK),
+              true, matrix_task, args);
 }

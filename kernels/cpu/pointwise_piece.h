@@ -7,6 +7,7 @@
 #define CKKS_CPU_POINTWISE_PIECE_H
 
 #include "kernels/cpu/kernels_cpu.h"
+#include "kernels/cpu/team.h"
 
 #include <string.h>
 
@@ -25,6 +26,28 @@ static inline piece piece_at(const device_tables *tables, kernel_basis basis, ui
 }
 static inline uint32_t piece_count(const device_tables *tables, kernel_basis basis) {
     return basis_limb_count(basis) * (tables_n(tables) / BLOCK);
+}
+
+/* pieces_each: run(arguments, piece) for every piece of a launch, on the team if there are enough */
+typedef void (*piece_task)(const void *arguments, const piece *p);
+
+typedef struct piece_launch {
+    const device_tables *tables;
+    kernel_basis basis;
+    piece_task run;
+    const void *arguments;
+} piece_launch;
+
+static inline void piece_run(const void *context, uint32_t task) {
+    const piece_launch *launch = context;
+    const piece p = piece_at(launch->tables, launch->basis, task);
+    launch->run(launch->arguments, &p);
+}
+static inline void pieces_each(const device_tables *tables, kernel_basis basis, piece_task run,
+                               const void *arguments) {
+    const piece_launch launch = {tables, basis, run, arguments};
+    const uint32_t count = piece_count(tables, basis);
+    team_each(count, count * (size_t)BLOCK >= TEAM_WORDS_LIGHT, piece_run, &launch);
 }
 
 static inline uint64_t *words_out(const kernel_poly *out, uint32_t component, const piece *p) {

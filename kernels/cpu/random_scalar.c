@@ -5,6 +5,7 @@
  */
 #include "kernels/base/bytes.h"
 #include "kernels/cpu/kernels_cpu.h"
+#include "kernels/cpu/team.h"
 
 #include <sodium.h>
 #include <string.h>
@@ -71,25 +72,30 @@ static int64_t draw(const kernel_sample_args *args, const uint8_t *bytes) {
     }
 }
 
-void cpu_sample_scalar(const void *arguments) {
+static uint32_t per_piece(const kernel_sample_args *args) {
+    return PIECE_BYTES / (args->kind == SAMPLE_TERNARY ? 16 : 8);
+}
+
+static void sample_task(const void *arguments, uint32_t task) {
     const kernel_sample_args *args = arguments;
     const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
-    const uint32_t bytes_each = args->kind == SAMPLE_TERNARY ? 16 : 8, per_piece = PIECE_BYTES / bytes_each;
-    const uint64_t counter = args->random->counter + args->block_offset;
-#pragma omp parallel for schedule(static)
-    for (uint32_t begin = 0; begin < n; begin += per_piece) {
-        uint8_t bytes[PIECE_BYTES];
-        int64_t value[PIECE_BYTES / 8];
-        stream_piece(bytes, args->random->key, counter + begin / per_piece * PIECE_BLOCKS);
-        for (uint32_t k = 0; k < per_piece; k++) value[k] = draw(args, bytes + (size_t)k * bytes_each);
-        for (uint32_t i = 0; i < limbs; i++) {
-            const modulus *m = &tables_ntt(args->tables, args->out.basis, i)->m;
-            uint64_t *out = poly_limb(&args->out, 0, i, n) + begin;
-            for (uint32_t k = 0; k < per_piece; k++) out[k] = residue(value[k], m);
-        }
-        sodium_memzero(bytes, sizeof bytes);
-        sodium_memzero(value, sizeof value);
+    const uint32_t count = per_piece(args), bytes_each = PIECE_BYTES / count;
+    uint8_t bytes[PIECE_BYTES];
+    int64_t value[PIECE_BYTES / 8];
+    stream_piece(bytes, args->random->key,
+                 args->random->counter + args->block_offset + (uint64_t)task * PIECE_BLOCKS);
+    for (uint32_t k = 0; k < count; k++) value[k] = draw(args, bytes + (size_t)k * bytes_each);
+    for (uint32_t i = 0; i < limbs; i++) {
+        const modulus *m = &tables_ntt(args->tables, args->out.basis, i)->m;
+        uint64_t *out = poly_limb(&args->out, 0, i, n) + (size_t)task * count;
+        for (uint32_t k = 0; k < count; k++) out[k] = residue(value[k], m);
     }
+    sodium_memzero(bytes, sizeof bytes);
+    sodium_memzero(value, sizeof value);
+}
+void cpu_sample_scalar(const void *arguments) {
+    const kernel_sample_args *args = arguments;
+    team_each(tables_n(args->tables) / per_piece(args), true, sample_task, args);
 }
 
 void cpu_counter_advance_scalar(const void *arguments) {

@@ -5,9 +5,8 @@
  * deadlock, since an entry only ever waits for entries enqueued before it.
  */
 #include "kernels/cpu/device_cpu.h"
+#include "kernels/cpu/team.h"
 
-#include <omp.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -52,6 +51,7 @@ typedef struct queue_entry {
 typedef struct cpu_stream {
     cpu_device *dev;
     pthread_t thread;
+    team *members; /* of which the stream's thread is the owner */
     pthread_mutex_t lock;
     pthread_cond_t has_work, progressed;
     queue_entry *first, **last;
@@ -64,24 +64,14 @@ typedef struct cpu_stream {
 /* ---- initialisers that can be made to fail ---- */
 
 #ifdef CKKS_FAULT_INJECTION
-static _Atomic bool thread_fault;
 static _Atomic uint32_t sync_fault;
-void cpu_fault_thread_create(void) {
-    atomic_store(&thread_fault, true);
-}
 void cpu_fault_sync_init(uint32_t nth) {
     atomic_store(&sync_fault, nth);
-}
-static bool thread_create_fails(void) {
-    return atomic_exchange(&thread_fault, false);
 }
 static bool sync_init_fails(void) {
     return atomic_load(&sync_fault) != 0 && atomic_fetch_sub(&sync_fault, 1) == 1;
 }
 #else
-static bool thread_create_fails(void) {
-    return false;
-}
 static bool sync_init_fails(void) {
     return false;
 }
@@ -200,8 +190,7 @@ static void entry_destroy(queue_entry *entry) {
 
 static void *stream_main(void *argument) {
     cpu_stream *s = argument;
-    omp_set_dynamic(0);
-    omp_set_num_threads((int)s->dev->threads);
+    (void)team_enter(s->members);
     pthread_mutex_lock(&s->lock);
     for (;;) {
         while (!s->first && !s->is_closing) pthread_cond_wait(&s->has_work, &s->lock);
@@ -222,18 +211,6 @@ static void *stream_main(void *argument) {
     return NULL;
 }
 
-/* the process's signals are for its own threads */
-static int start_thread(cpu_stream *s) {
-    sigset_t all, before;
-    if (thread_create_fails()) return -1;
-    sigfillset(&all);
-    if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return -1;
-    const int rc = pthread_create(&s->thread, NULL, stream_main, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc == 0) pthread_setname_np(s->thread, "ckks-stream");
-    return rc;
-}
-
 ckks_status cpu_stream_create(void *self, void **stream, ckks_error *err) {
     int made = 0;
     cpu_stream *s = calloc(1, sizeof *s);
@@ -249,10 +226,12 @@ ckks_status cpu_stream_create(void *self, void **stream, ckks_error *err) {
     made++;
     if (cpu_cond_init(&s->progressed) != 0) goto fail;
     made++;
-    if (start_thread(s) != 0) goto fail;
+    if (team_create(&s->members, s->dev->threads, err) != CKKS_OK) goto fail;
+    if (team_thread_start(&s->thread, "ckks-stream", stream_main, s) != 0) goto fail;
     *stream = s;
     return CKKS_OK;
 fail:
+    if (s) team_destroy(s->members);
     if (made > 2) pthread_cond_destroy(&s->progressed);
     if (made > 1) pthread_cond_destroy(&s->has_work);
     if (made > 0) pthread_mutex_destroy(&s->lock);
@@ -268,6 +247,7 @@ void cpu_stream_destroy(void *stream) {
     pthread_cond_signal(&s->has_work);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
+    team_destroy(s->members);
     pthread_cond_destroy(&s->progressed);
     pthread_cond_destroy(&s->has_work);
     pthread_mutex_destroy(&s->lock);
@@ -287,6 +267,7 @@ static queue_entry *entry_create(entry_kind kind, size_t argument_bytes, ckks_er
 }
 
 static void enqueue(cpu_stream *s, queue_entry *entry) {
+    const entry_kind kind = entry->kind; /* once it is in the queue, the entry may be gone */
     pthread_mutex_lock(&s->lock);
     while (s->enqueued - s->finished >= QUEUE_MAX) pthread_cond_wait(&s->progressed, &s->lock);
     *s->last = entry;
@@ -294,6 +275,7 @@ static void enqueue(cpu_stream *s, queue_entry *entry) {
     s->enqueued++;
     pthread_cond_signal(&s->has_work);
     pthread_mutex_unlock(&s->lock);
+    if (kind == ENTRY_WORK || kind == ENTRY_REPLAY) team_rouse(s->members); /* while the stream wakes up */
 }
 
 ckks_status cpu_stream_run(void *stream, const device_operation *operation, ckks_error *err) {

@@ -8,8 +8,6 @@
  * products are there. A team that limbs alone would not keep busy runs the three kernels one after the
  * other: they spread over limbs and digits.
  */
-#include <omp.h>
-
 typedef struct switch_shape {
     product_shape product;
     const kernel_poly *a;
@@ -112,7 +110,7 @@ static void limb_task(const void *context, uint32_t task) {
     const uint32_t t = task % launch->outs, limb = task / launch->outs, n = s->product.n;
     const uint32_t entries = args->is_sum ? args->batch_count : 1;
     uint64_t *out = args->out + ((size_t)t * 2 * s->limbs + limb) * n;
-    uint64_t *digits = s->digits + (size_t)omp_get_thread_num() * s->product.digits * n;
+    uint64_t *digits = s->digits + (size_t)team_member() * s->product.digits * n;
     limb_product product = {0};
     for (uint32_t b = t; b < t + entries; b++, product.is_added = true) {
         const key_product_item *item = args->items ? &args->items[b] : &args->uniform;
@@ -123,7 +121,7 @@ static void limb_task(const void *context, uint32_t task) {
 
 /* whether a launch of so many words stays on the calling thread */
 static bool is_alone(size_t words) {
-    return omp_get_max_threads() == 1 || words < TEAM_WORDS_HEAVY;
+    return team_width() == 1 || words < TEAM_WORDS_HEAVY;
 }
 
 #define LIMBS_PER_THREAD 2u /* fewer would leave a team waiting for its last ones */
@@ -135,8 +133,8 @@ void ISA(cpu_switch_product)(const void *arguments) {
     const limb_launch launch = {args, &shape, args->is_sum ? 1 : args->batch_count};
     const uint32_t tasks = launch.outs * shape.limbs;
     const bool alone = is_alone((size_t)args->batch_count * shape.limbs * shape.product.n);
-    if (alone || (tasks >= LIMBS_PER_THREAD * (uint32_t)omp_get_max_threads() &&
-                  (uint32_t)omp_get_max_threads() <= args->batch_count * shape.limbs)) {
+    if (alone ||
+        (tasks >= LIMBS_PER_THREAD * team_width() && team_width() <= args->batch_count * shape.limbs)) {
         team_each(args->batch_count * shape.product.q_limbs, !alone, source_task, &shape);
         team_each(tasks, !alone, limb_task, &launch);
         return;
@@ -273,7 +271,7 @@ typedef struct hoisted_shape {
 } hoisted_shape;
 
 static uint64_t *hoisted_digits(const hoisted_shape *h, uint32_t limb) {
-    const uint32_t at = h->is_by_limb ? (uint32_t)omp_get_thread_num() : limb;
+    const uint32_t at = h->is_by_limb ? team_member() : limb;
     return h->shape->digits + (size_t)at * h->shape->product.digits * h->shape->product.n;
 }
 static uint64_t *hoisted_residue(const hoisted_shape *h, uint32_t out, uint32_t component) {
@@ -329,7 +327,7 @@ static void hoisted_task(const hoisted_shape *h, uint32_t task, uint32_t first_l
     }
     for (uint32_t d = 0; d < h->shape->product.digits; d++)
         fill_digit(hoisted_digits(h, first_limb + task), h->shape, 0, d, first_limb + task);
-    for (uint32_t t = 0; t < outs; t++) hoisted_out(h, t, first_limb + task, (uint32_t)omp_get_thread_num());
+    for (uint32_t t = 0; t < outs; t++) hoisted_out(h, t, first_limb + task, team_member());
 }
 static void hoisted_p_task(const void *context, uint32_t task) {
     const hoisted_shape *h = context;
@@ -359,7 +357,7 @@ void ISA(cpu_hoisted_switch)(const void *arguments) {
     };
     const bool is_team = !is_alone(outs * shape.limbs * n);
     h.residue = h.product + 2 * (size_t)outs * shape.limbs * n;
-    h.is_by_limb = !is_team || shape.limbs >= LIMBS_PER_THREAD * (uint32_t)omp_get_max_threads();
+    h.is_by_limb = !is_team || shape.limbs >= LIMBS_PER_THREAD * team_width();
     team_each(q_limbs, is_team, source_task, &shape);
     if (!h.is_by_limb) team_each(shape.product.digits * shape.limbs, is_team, hoisted_digit_task, &h);
     team_each(h.is_by_limb ? p_limbs : p_limbs * outs, is_team, hoisted_p_task, &h);

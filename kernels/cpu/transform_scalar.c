@@ -1,19 +1,28 @@
 /*
- * Transforms and automorphisms of whole polynomials, in plain C: one limb of one component is one iteration.
+ * Transforms and automorphisms of whole polynomials, in plain C: one limb of one component is one task.
  */
 #include "kernels/cpu/permute_block.h"
+#include "kernels/cpu/team.h"
 
 typedef void (*limb_transform)(uint64_t *out, const uint64_t *in, const ntt_table *table);
 
-static void transform(const kernel_unary_args *args, limb_transform run) {
+typedef struct transform_launch {
+    const kernel_unary_args *args;
+    limb_transform run;
+} transform_launch;
+
+static void transform_task(const void *context, uint32_t task) {
+    const transform_launch *launch = context;
+    const kernel_unary_args *args = launch->args;
     const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
-    const uint32_t components = args->out.component_count;
-#pragma omp parallel for collapse(2) schedule(static)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++)
-            run(poly_limb(&args->out, c, i, n),
+    const uint32_t c = task / limbs, i = task % limbs;
+    launch->run(poly_limb(&args->out, c, i, n),
                 poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n),
                 tables_ntt(args->tables, args->out.basis, i));
+}
+static void transform(const kernel_unary_args *args, limb_transform run) {
+    const transform_launch launch = {args, run};
+    team_each(args->out.component_count * basis_limb_count(args->out.basis), true, transform_task, &launch);
 }
 
 void cpu_ntt_forward_scalar(const void *arguments) {
@@ -32,15 +41,15 @@ static void permute_limb(uint64_t *out, const uint64_t *in, uint32_t log_n, uint
     }
 }
 
-void cpu_automorphism_scalar(const void *arguments) {
+static void automorphism_task(const void *arguments, uint32_t task) {
     const kernel_automorphism_args *args = arguments;
     const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->out.basis);
-    const uint32_t log_n = context_params(device_tables_context(args->tables))->log_n;
-    const uint32_t components = args->out.component_count;
-#pragma omp parallel for collapse(2) schedule(static)
-    for (uint32_t c = 0; c < components; c++)
-        for (uint32_t i = 0; i < limbs; i++)
-            permute_limb(poly_limb(&args->out, c, i, n),
-                         poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n), log_n,
-                         args->galois_element);
+    const uint32_t c = task / limbs, i = task % limbs;
+    permute_limb(poly_limb(&args->out, c, i, n),
+                 poly_limb(&args->a, c, basis_find(args->a.basis, args->out.basis, i), n),
+                 context_params(device_tables_context(args->tables))->log_n, args->galois_element);
+}
+void cpu_automorphism_scalar(const void *arguments) {
+    const kernel_automorphism_args *args = arguments;
+    team_each(args->out.component_count * basis_limb_count(args->out.basis), true, automorphism_task, args);
 }

@@ -4,10 +4,10 @@
  * this machine lacks is skipped and says so.
  */
 #include "kernels/cpu/kernels_cpu.h"
+#include "kernels/cpu/team.h"
 #include "kernels/cpu/transform.h"
 #include "tests/support/device_fixture.h"
 
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +30,13 @@ static struct {
 #define PATTERN_RANDOM FIXTURE_PATTERNS
 #define PATTERN_GROWTH (FIXTURE_PATTERNS + 1)
 #define PATTERN_COUNT  (FIXTURE_PATTERNS + 2)
+
+/* this thread's team; 1: none */
+static void set_team(uint32_t width) {
+    team *t = NULL;
+    if (width > 1) assert_int_equal(team_create(&t, width, NULL), CKKS_OK);
+    team_destroy(team_enter(t));
+}
 
 static void *memory(uint64_t bytes) {
     void *at = NULL;
@@ -265,8 +272,7 @@ static void check_mod_down(uint64_t *sum, uint64_t *add, uint32_t level, uint32_
 
 /* SWITCH_PRODUCT and KEY_SWITCH of two polynomials; now and then by a team, which works in another order */
 static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint32_t pattern) {
-    const uint32_t key_digits = params_digit_count(now.f.params, key_level),
-                   threads = (uint32_t)omp_get_max_threads();
+    const uint32_t key_digits = params_digit_count(now.f.params, key_level), threads = team_width();
     uint64_t *key = poly(basis_qp(key_level), 2 * key_digits, pattern);
     uint64_t *scratch = memory(key_switch_scratch(now.f.params, level + 1, 2) * now.f.n * 8);
     const key_table_entry entries[2] = {{(uint64_t)(uintptr_t)key, key_level + 1, 0}, {0, key_level + 1, 0}};
@@ -283,7 +289,7 @@ static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint
     const uint64_t bytes = 2 * poly_bytes(basis_qp(level));
     const uint32_t teams[2] = {threads, 2};
     for (uint32_t t = 0; t < (now.switches_seen++ % 16 ? 1 : 2); t++) {
-        omp_set_num_threads((int)teams[t]);
+        set_team(teams[t]);
         args.items = args.items_host = NULL, args.is_sum = 0;
         compare(KERNEL_SWITCH_PRODUCT, &args, &args.out, 2 * bytes);
         args.items = args.items_host = items;
@@ -312,15 +318,14 @@ static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint
                         whole.batch_count * 2 * poly_bytes(down));
             }
     }
-    omp_set_num_threads((int)threads);
+    set_team(threads);
     free(key), free(scratch);
 }
 
 /* one polynomial under three keys, one of them absent, to two outs; by teams that take whole limbs and by
  * ones too wide for that */
 static void check_hoisted(uint64_t *a, uint32_t level, uint32_t key_level, uint32_t pattern) {
-    const uint32_t key_digits = params_digit_count(now.f.params, key_level),
-                   threads = (uint32_t)omp_get_max_threads();
+    const uint32_t key_digits = params_digit_count(now.f.params, key_level), threads = team_width();
     uint64_t *key = poly(basis_qp(key_level), 4 * key_digits, pattern);
     uint64_t *scratch = memory(hoisted_switch_scratch(now.f.params, level + 1, 2) * now.f.n * 8);
     const uint64_t key_words = 2 * key_digits * poly_bytes(basis_qp(key_level)) / 8;
@@ -345,11 +350,11 @@ static void check_hoisted(uint64_t *a, uint32_t level, uint32_t key_level, uint3
                 .items_host = items,
                 .item_count = kept ? 4 : 1,
                 .scratch = scratch};
-            omp_set_num_threads((int)teams[t]);
+            set_team(teams[t]);
             compare(KERNEL_HOISTED_SWITCH, &args, &args.out.words,
                     args.out_count * 2 * poly_bytes(basis_q(level)));
         }
-    omp_set_num_threads((int)threads);
+    set_team(threads);
     free(key), free(scratch);
 }
 
@@ -535,10 +540,11 @@ static void every_kernel(cpu_isa isa) {
         const ckks_params p = fixture_params_bits(sets[i].log_n, sets[i].q_count, sets[i].p_count,
                                                   sets[i].digit_size, sets[i].q0, sets[i].q, sets[i].p);
         device_fixture_open(&now.f, fixture_context_of(&p), 2);
-        omp_set_num_threads(i == 0 ? 3 : 1); /* the first set also shows that pieces tile a launch */
+        set_team(i == 0 ? 3 : 1); /* the first set also shows that pieces tile a launch */
         check_set(sets[i].patterns);
         device_fixture_close(&now.f);
     }
+    set_team(1);
     uint32_t kernels = 0;
     for (uint32_t k = 0; k < KERNEL_COUNT; k++) kernels += now.is_seen[k];
     print_message("%s: %u kernels, %llu launches, every word equal\n", cpu_isa_name(isa), kernels,

@@ -1,5 +1,6 @@
 /* The device's execution model: streams, events, errors, memory. Recording is in test_device_record.c. */
 #include "kernels/cpu/device_cpu.h"
+#include "kernels/cpu/team.h"
 #include "tests/support/alloc_fault.h"
 #include "tests/support/device_fixture.h"
 
@@ -490,7 +491,7 @@ static void assert_nothing_left(device *dev) {
 }
 
 static void sweep_open(sweep *s) {
-    const device_config config = {.kind = DEVICE_CPU, .threads = 1};
+    const device_config config = {.kind = DEVICE_CPU, .threads = 2};
     s->context = fixture_context(10, 1, 1, 1);
     assert_ok(device_open(&s->dev, &config, NULL));
 }
@@ -550,10 +551,17 @@ static void threads_and_locks_can_fail_to_come(void **state) {
     sweep s;
     uint64_t result = 0;
     sweep_open(&s);
-    cpu_fault_thread_create();
-    assert_status(representative_sequence(&s, &result), CKKS_RESOURCE_EXHAUSTED);
     uint32_t nth = 1;
     for (;; nth++) {
+        team_fault_thread(nth);
+        const ckks_status rc = representative_sequence(&s, &result);
+        assert_nothing_left(s.dev);
+        if (rc == CKKS_OK) break;
+        assert_status(rc, CKKS_RESOURCE_EXHAUSTED);
+    }
+    team_fault_thread(0);
+    assert_true(nth > 4); /* of two streams, their threads and one member each */
+    for (nth = 1;; nth++) {
         cpu_fault_sync_init(nth);
         const ckks_status rc = representative_sequence(&s, &result);
         assert_nothing_left(s.dev);
