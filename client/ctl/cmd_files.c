@@ -1,6 +1,8 @@
 /* ckksctl encrypt, decrypt: the two ends of `infer` apart, for machines that must not meet the network. */
 #include "client/ctl/rows.h"
 
+#include "client/lib/wipe.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,7 +144,7 @@ static ckks_status encrypt_rows(const arguments *a, const client_model *model, c
     }
     ctl_bar_end(&bar);
 out:
-    free(elements);
+    wipe_free(elements);
     return rc;
 }
 
@@ -274,7 +276,7 @@ static ckks_status decrypt_file(json_writer *j, bool *is_plausible, const argume
 out:
     file_name_error(&inner, path);
     if (rc != CKKS_OK && err && err->code == CKKS_OK) *err = inner;
-    free(scores);
+    wipe_free(scores);
     free(image);
     client_ciphertexts_fini(&list);
     return rc;

@@ -2,6 +2,7 @@
 #include "client/ctl/infer.h"
 #include "client/ctl/ranges.h"
 
+#include "client/lib/wipe.h"
 #include "kernels/base/bytes.h"
 
 #include <stdlib.h>
@@ -324,9 +325,9 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
 out:
     for (uint64_t i = 0; job.results && i < data.count; i++)
         client_prediction_fini(&job.results[i].prediction);
-    free(job.results);
-    free(job.scores);
-    free(job.shown);
+    wipe_free(job.results);
+    wipe_free(job.scores);
+    wipe_free(job.shown);
     clear_run_fini(&clear);
     rows_fini(&data);
     keys_fini(&k);

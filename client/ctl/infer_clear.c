@@ -2,15 +2,16 @@
 #include "client/ctl/infer.h"
 
 #include "client/lib/rpc_internal.h"
+#include "client/lib/wipe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 void clear_run_fini(clear_run *run) {
     if (!run) return;
-    free(run->polynomial);
+    wipe_free(run->polynomial);
     free(run->polynomial_ms);
-    free(run->original);
+    wipe_free(run->original);
     free(run->original_ms);
     *run = (clear_run){0};
 }
@@ -26,8 +27,8 @@ typedef struct vectors {
 } vectors;
 
 static void vectors_fini(vectors *v) {
-    free(v->slots);
-    free(v->memory);
+    wipe_free(v->slots);
+    wipe_free(v->memory);
     free(v->inputs);
     free(v->decoded);
     free(v->outputs);
@@ -96,7 +97,7 @@ ckks_status clear_polynomial_of(clear_run *run, const client_model *model, const
     }
     run->has_polynomial = true;
 out:
-    free(elements);
+    wipe_free(elements);
     vectors_fini(&v);
     return rc;
 }

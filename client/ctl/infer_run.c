@@ -1,6 +1,7 @@
 #include "client/ctl/infer.h"
 
 #include "client/lib/rpc_internal.h"
+#include "client/lib/wipe.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ ckks_status infer_check_rows(const client_model *model, const rows *data, ckks_e
         if (rc != CKKS_OK)
             ckks_error_set(err, rc, inner.field, "row %llu: %s", (unsigned long long)i + 1, inner.message);
     }
-    free(elements);
+    wipe_free(elements);
     return rc;
 }
 
@@ -106,7 +107,7 @@ static void *worker(void *context) {
         ctl_bar_update(job->bar, t->done, job->data->count);
         pthread_mutex_unlock(&t->lock);
     }
-    free(elements);
+    wipe_free(elements);
     return NULL;
 }
 

@@ -7,6 +7,7 @@
 #include "client/ctl/journal.h"
 
 #include "client/lib/rpc_internal.h"
+#include "client/lib/wipe.h"
 #include "kernels/base/bytes.h"
 
 #include <pthread.h>
@@ -106,7 +107,7 @@ typedef struct part {
 
 static void part_fini(part *p) {
     rows_fini(&p->data);
-    free(p->text);
+    wipe_free(p->text);
     *p = (part){0};
 }
 
@@ -245,8 +246,8 @@ static void *stream_worker(void *context) {
         part_fini(&p);
     }
     pthread_mutex_unlock(&t->lock);
-    free(elements);
-    free(scores);
+    wipe_free(elements);
+    wipe_free(scores);
     return NULL;
 }
 

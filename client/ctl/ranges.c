@@ -1,5 +1,7 @@
 #include "client/ctl/ranges.h"
 
+#include "client/lib/wipe.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +85,7 @@ static ckks_status check_element_row(range_violation *list, range_report *out, c
             if (outside(&list[i], values[i]) || isnan(values[i])) out->is_outside[row] = true;
         }
     }
-    free(values);
+    wipe_free(values);
     return rc;
 }
 

@@ -1,11 +1,13 @@
 #include "client/ctl/rows.h"
 
+#include "client/lib/wipe.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 void rows_fini(rows *r) {
     if (!r) return;
-    free(r->values);
+    wipe_free(r->values);
     data_labels_fini(&r->labels);
     *r = (rows){0};
 }
@@ -69,13 +71,13 @@ static ckks_status check_width(const data_matrix *m, const client_model *model, 
                                ckks_error *err) {
     const Ckksd__V1__ModelDescription *d = model->description;
     if (m->column_count != model->raw_count)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "",
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "rows",
                               "%s: rows have %llu numbers, the model takes %u", path,
                               (unsigned long long)m->column_count, model->raw_count);
     if (m->axis_count != d->n_input_shape + 1) return CKKS_OK;
     for (size_t i = 0; i < d->n_input_shape; i++)
         if (m->shape[i + 1] != d->input_shape[i])
-            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "",
+            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "rows",
                                   "%s: axis %zu has %llu elements, the model takes %u", path, i + 1,
                                   (unsigned long long)m->shape[i + 1], d->input_shape[i]);
     return CKKS_OK;
@@ -92,9 +94,10 @@ static bool looks_like_text(const uint8_t *bytes, size_t size) {
 static ckks_status labels_from_lines(data_labels *out, const uint8_t *bytes, size_t size, ckks_error *err) {
     while (size && (bytes[size - 1] == '\n' || bytes[size - 1] == '\r')) size--;
     uint64_t count = size ? 1 : 0;
-    if (memchr(bytes, 0, size)) return ckks_error_set(err, CKKS_MALFORMED, "", "not text: it has NUL bytes");
+    if (memchr(bytes, 0, size))
+        return ckks_error_set(err, CKKS_MALFORMED, "labels", "not text: it has NUL bytes");
     for (size_t i = 0; i < size; i++) count += bytes[i] == '\n';
-    if (!count) return ckks_error_set(err, CKKS_MALFORMED, "", "there are no labels");
+    if (!count) return ckks_error_set(err, CKKS_MALFORMED, "labels", "there are no labels");
     if (!(out->text = calloc((size_t)count, sizeof *out->text)))
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
     for (size_t at = 0; at <= size && out->count < count;) {
@@ -137,7 +140,7 @@ static ckks_status load_labels(rows *out, const rows_source *source, ckks_error 
     file_name_error(&inner, source->labels_path);
     if (rc != CKKS_OK && err && err->code == CKKS_OK) *err = inner;
     out->has_labels = true;
-    free(bytes);
+    wipe_free(bytes);
     return rc;
 }
 

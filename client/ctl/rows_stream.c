@@ -1,5 +1,6 @@
 #include "client/ctl/rows_stream.h"
 
+#include "client/lib/wipe.h"
 #include "kernels/base/hash.h"
 
 #include <errno.h>
@@ -26,14 +27,14 @@ struct rows_stream {
 };
 
 static ckks_status read_error(const rows_stream *s, ckks_error *err) {
-    return ckks_error_set(err, CKKS_IO, "", "%.200s: read: %s", s->source.path, strerror(errno));
+    return ckks_error_set(err, CKKS_IO, "file", "%.200s: read: %s", s->source.path, strerror(errno));
 }
 
 /* more bytes behind the buffer's */
 static ckks_status fill(rows_stream *s, ckks_error *err) {
     if (s->capacity - s->used < READ_BYTES) {
         const size_t capacity = 2 * s->capacity + READ_BYTES;
-        char *moved = capacity > PART_BYTES_MAX ? NULL : realloc(s->buffer, capacity);
+        char *moved = capacity > PART_BYTES_MAX ? NULL : wipe_grow(s->buffer, s->used, capacity);
         if (!moved)
             return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "%.200s: no memory for its rows",
                                   s->source.path);
@@ -108,7 +109,9 @@ ckks_status rows_stream_open(rows_stream **out, const client_model *model, const
     s->limit = source->limit ? source->limit : UINT64_MAX;
     const bool is_file =
         strcmp(source->path, "-") != 0 && stat(source->path, &st) == 0 && S_ISREG(st.st_mode);
-    if (is_file && (s->file = fopen(source->path, "re")) && is_plain_csv(s->file)) {
+    /* no buffer of the library's, which would keep the end of the file */
+    if (is_file && (s->file = fopen(source->path, "re")) && setvbuf(s->file, NULL, _IONBF, 0) == 0 &&
+        is_plain_csv(s->file)) {
         rc = open_csv(s, err);
     } else {
         rows_source all = *source;
@@ -124,7 +127,7 @@ void rows_stream_close(rows_stream *s) {
     if (!s) return;
     if (s->file) fclose(s->file);
     rows_fini(&s->whole);
-    free(s->buffer);
+    wipe_free(s->buffer);
     free(s);
 }
 
@@ -152,7 +155,8 @@ static ckks_status parse_part(rows_stream *s, rows *out, size_t bytes, ckks_erro
     if (rc == CKKS_OK)
         rc = rows_select(&matrix, &table, s->model, &s->source, !s->told_ignored, s->options, &inner);
     if (rc == CKKS_OK && matrix.column_count != s->model->raw_count)
-        rc = ckks_error_set(&inner, CKKS_INVALID_ARGUMENT, "", "rows have %llu numbers, the model takes %u",
+        rc = ckks_error_set(&inner, CKKS_INVALID_ARGUMENT, "rows",
+                            "rows have %llu numbers, the model takes %u",
                             (unsigned long long)matrix.column_count, s->model->raw_count);
     s->told_ignored = true;
     if (rc == CKKS_OK) {

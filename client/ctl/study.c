@@ -1,6 +1,7 @@
 #include "client/ctl/study.h"
 
 #include "client/lib/rpc_internal.h"
+#include "client/lib/wipe.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -215,8 +216,8 @@ static ckks_status run_requests(study_device *d, local_server *server, const stu
     ctl_bar_end(&bar);
     if (rc == CKKS_OK) summarise(d, &times);
     free(memory);
-    free(elements);
-    free(scores);
+    wipe_free(elements);
+    wipe_free(scores);
     return rc;
 }
 

@@ -1,6 +1,7 @@
 /* Rows to ciphertexts and ciphertexts to scores. Whole slot vectors of plain values are wiped after use. */
 #include "client/lib/crypto.h"
 
+#include "client/lib/wipe.h"
 #include "kernels/base/bytes.h"
 #include "kernels/scheme/encoder.h"
 #include "proto/ciphertext_file.h"
@@ -21,11 +22,6 @@ static ckks_status list_allocate(client_ciphertexts *out, uint32_t count, ckks_e
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for %u ciphertexts", count);
     out->count = count;
     return CKKS_OK;
-}
-
-static void wipe_free(void *memory, size_t bytes) {
-    if (memory) sodium_memzero(memory, bytes);
-    free(memory);
 }
 
 /* What all ciphertexts of one request are made from. */
@@ -86,8 +82,8 @@ static ckks_status encrypt_all(const encryption *e, ckks_error *err) {
 #pragma omp for schedule(dynamic)
             for (uint32_t entry = 0; entry < batch; entry++)
                 if (local.code == CKKS_OK) encrypt_one(e, i, entry, before + entry, slots, scratch, &local);
-            wipe_free(slots, slots_bytes);
-            wipe_free(scratch, scratch_bytes);
+            wipe_free(slots);
+            wipe_free(scratch);
 #pragma omp critical(client_encrypt)
             if (first.code == CKKS_OK) first = local;
         }
@@ -228,7 +224,7 @@ static ckks_status decrypt_all(const double **decoded, double *values, const cli
                 decoded[before + entry] = to;
                 if (local.code == CKKS_OK) decrypt_one(to, sk, c, entry, words, words + 3 * poly, &local);
             }
-            wipe_free(words, 4 * poly * sizeof *words);
+            wipe_free(words);
 #pragma omp critical(client_decrypt)
             if (first.code == CKKS_OK) first = local;
         }
@@ -256,15 +252,14 @@ ckks_status client_decrypt(double *scores, const client_model *model, const clie
             return ckks_error_set(err, CKKS_UNSUPPORTED, "outputs", "this client is too old for the model");
     if ((rc = client_check_rows(model, row_count, err)) != CKKS_OK) return rc;
     const size_t count = client_output_ciphertexts(model);
-    const size_t values_bytes = count * params_slot_count_max(params) * sizeof(double);
     const double **decoded = malloc(count * sizeof *decoded);
-    double *values = malloc(values_bytes);
+    double *values = malloc(count * params_slot_count_max(params) * sizeof *values);
     if (!decoded || !values)
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to decrypt");
     else if ((rc = decrypt_all(decoded, values, sk, outputs, err)) == CKKS_OK)
         rc = client_scores(scores, model, decoded, row_count, err);
     free(decoded);
-    wipe_free(values, values_bytes);
+    wipe_free(values);
     return rc;
 }
 

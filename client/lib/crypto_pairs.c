@@ -4,6 +4,7 @@
  * coupling, 2004, second method). Pairs come as (0, 1), (0, 2), ..., (1, 2), ...
  */
 #include "client/lib/crypto.h"
+#include "client/lib/wipe.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,6 +68,6 @@ ckks_status client_pair_couple(double *p, const double *shares, uint32_t class_c
             }
         }
     }
-    free(q);
+    wipe_free(q);
     return CKKS_OK;
 }

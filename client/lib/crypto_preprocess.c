@@ -7,6 +7,7 @@
  */
 #include "client/lib/crypto.h"
 
+#include "client/lib/wipe.h"
 #include "kernels/base/bytes.h"
 
 #include <math.h>
@@ -85,7 +86,7 @@ static ckks_status step_one_hot(row_buffer *row, const Ckksd__V1__PreprocessStep
     }
     memcpy(wide, row->values, column * sizeof *wide);
     memcpy(wide + column + k, row->values + column + 1, (row->count - column - 1) * sizeof *wide);
-    free(row->values);
+    wipe_free(row->values);
     row->values = wide;
     row->count += k - 1;
     return CKKS_OK;
@@ -113,13 +114,13 @@ static ckks_status step_select(row_buffer *row, const Ckksd__V1__PreprocessStep 
     if (!chosen) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a row");
     for (size_t i = 0; i < step->n_index; i++) {
         if (step->index[i] >= row->count) {
-            free(chosen);
+            wipe_free(chosen);
             return ckks_error_set(err, CKKS_MALFORMED, "index", "element %u of %zu", step->index[i],
                                   row->count);
         }
         chosen[i] = row->values[step->index[i]];
     }
-    free(row->values);
+    wipe_free(row->values);
     row->values = chosen;
     row->count = step->n_index;
     return CKKS_OK;
@@ -248,6 +249,6 @@ ckks_status client_preprocess(double *elements, const client_model *model, const
     if ((rc = check_elements(model, values, err)) != CKKS_OK) goto out;
     memcpy(elements, values, count * sizeof *elements);
 out:
-    free(values);
+    wipe_free(values);
     return rc;
 }

@@ -4,6 +4,7 @@
  */
 #include "client/lib/crypto.h"
 
+#include "client/lib/wipe.h"
 #include "kernels/base/bytes.h"
 
 #include <math.h>
@@ -149,7 +150,7 @@ void client_round(double *scores, uint32_t count, double step) {
 
 void client_prediction_fini(client_prediction *prediction) {
     if (!prediction) return;
-    free(prediction->values);
+    wipe_free(prediction->values);
     *prediction = (client_prediction){0};
 }
 
@@ -213,7 +214,7 @@ static ckks_status post_binary(client_prediction *p, const Ckksd__V1__Postproces
     const double score = p->values[0];
     choose_label(p, score > step->threshold ? 1 : 0);
     if (!step->append_complement) return CKKS_OK;
-    double *pair = realloc(p->values, 2 * sizeof *pair);
+    double *pair = wipe_grow(p->values, sizeof *pair, 2 * sizeof *pair);
     if (!pair) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a prediction");
     pair[0] = 1 - score, pair[1] = score;
     p->values = pair, p->value_count = 2;
@@ -232,7 +233,7 @@ static ckks_status post_one_vs_one(client_prediction *p, const Ckksd__V1__Postpr
     for (uint32_t i = 0; i < pairs; i++)
         p->values[i] = client_pair_share(p->values[i], step->scale[i], step->offset[i]);
     const ckks_status rc = client_pair_couple(probabilities, p->values, classes, err);
-    free(p->values);
+    wipe_free(p->values);
     p->values = probabilities, p->value_count = classes;
     return rc;
 }

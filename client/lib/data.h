@@ -5,6 +5,8 @@
  * a check, every byte is inside the buffer, memory stays within a small factor of the input, and an error
  * says where (line, axis, byte).
  *
+ * Rows are private: every destructor here overwrites what it frees.
+ *
  * Deliberately absent: pickled objects, structured dtypes, complex numbers, text encodings other than UTF-8.
  */
 #ifndef CKKS_CLIENT_DATA_H
@@ -42,7 +44,7 @@ ckks_status npy_parse(data_matrix *out, const void *bytes, size_t size, ckks_err
 /* idx_parse: the MNIST container: two zero bytes, type, axis count, u32 big-endian sizes, elements. */
 ckks_status idx_parse(data_matrix *out, const void *bytes, size_t size, ckks_error *err);
 
-/* gzip_inflate: the caller frees *out with free(). Refuses more than size_max bytes, and bytes after the
+/* gzip_inflate: the caller frees *out with wipe_free(). Refuses more than size_max bytes, and bytes after the
  * stream. */
 ckks_status gzip_inflate(uint8_t **out, size_t *out_size, const void *bytes, size_t size, uint64_t size_max,
                          ckks_error *err);

@@ -3,6 +3,7 @@
  * stray quotes and blank lines in the middle are refused with their line.
  */
 #include "client/lib/data.h"
+#include "client/lib/wipe.h"
 #include "kernels/base/bytes.h"
 
 #include <locale.h>
@@ -17,7 +18,7 @@ void csv_table_fini(csv_table *table) {
     free(table->names);
     free(table->cells);
     free(table->lines);
-    free(table->text);
+    wipe_free(table->text);
     *table = (csv_table){0};
 }
 
@@ -35,7 +36,7 @@ static ckks_status read_quoted(csv_reader *r, size_t *end, ckks_error *err) {
     const uint32_t line = r->line;
     for (;; from++) {
         if (from >= r->size)
-            return ckks_error_set(err, CKKS_MALFORMED, "", "line %u: a quote is never closed", line);
+            return ckks_error_set(err, CKKS_MALFORMED, "rows", "line %u: a quote is never closed", line);
         if (r->text[from] == '"') {
             if (from + 1 < r->size && r->text[from + 1] == '"')
                 from++;
@@ -61,11 +62,12 @@ static ckks_status read_cell(csv_reader *r, size_t *begin, size_t *end, bool *is
         if ((rc = read_quoted(r, end, err)) != CKKS_OK) return rc;
         while (r->at < r->size && (r->text[r->at] == ' ' || r->text[r->at] == '\t')) r->at++;
         if (r->at < r->size && r->text[r->at] != ',' && r->text[r->at] != '\n' && r->text[r->at] != '\r')
-            return ckks_error_set(err, CKKS_MALFORMED, "", "line %u: text after a closing quote", r->line);
+            return ckks_error_set(err, CKKS_MALFORMED, "rows", "line %u: text after a closing quote",
+                                  r->line);
     } else {
         while (r->at < r->size && r->text[r->at] != ',' && r->text[r->at] != '\n' && r->text[r->at] != '\r') {
             if (r->text[r->at] == '"')
-                return ckks_error_set(err, CKKS_MALFORMED, "", "line %u: a quote inside an unquoted cell",
+                return ckks_error_set(err, CKKS_MALFORMED, "rows", "line %u: a quote inside an unquoted cell",
                                       r->line);
             r->at++;
         }
@@ -73,7 +75,7 @@ static ckks_status read_cell(csv_reader *r, size_t *begin, size_t *end, bool *is
         while (*end > *begin && (r->text[*end - 1] == ' ' || r->text[*end - 1] == '\t')) (*end)--;
     }
     if (*end - *begin > DATA_CELL_BYTES_MAX)
-        return ckks_error_set(err, CKKS_TOO_LARGE, "", "line %u: a cell of more than %u bytes", r->line,
+        return ckks_error_set(err, CKKS_TOO_LARGE, "rows", "line %u: a cell of more than %u bytes", r->line,
                               DATA_CELL_BYTES_MAX);
     return CKKS_OK;
 }
@@ -88,8 +90,8 @@ static ckks_status read_end(csv_reader *r, csv_end *out, ckks_error *err) {
     *out = c == ',' ? CSV_CELL : CSV_ROW;
     if (c == '\r') {
         if (r->at >= r->size || r->text[r->at] != '\n')
-            return ckks_error_set(err, CKKS_MALFORMED, "", "line %u: a carriage return without a line feed",
-                                  r->line);
+            return ckks_error_set(err, CKKS_MALFORMED, "rows",
+                                  "line %u: a carriage return without a line feed", r->line);
         r->at++;
     }
     if (c != ',') r->line++;
@@ -124,7 +126,7 @@ static ckks_status read_row(csv_reader *r, cell_list *list, bool *is_blank, bool
         if ((rc = read_end(r, &how, err)) != CKKS_OK) return rc;
         r->text[end] = 0; /* text has one byte more than the file */
         if (list->count - first >= DATA_COLUMNS_MAX)
-            return ckks_error_set(err, CKKS_TOO_LARGE, "", "more than %u columns", DATA_COLUMNS_MAX);
+            return ckks_error_set(err, CKKS_TOO_LARGE, "rows", "more than %u columns", DATA_COLUMNS_MAX);
         if (!push(list, r->text + begin))
             return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for cells");
     }
@@ -158,9 +160,9 @@ static ckks_status read_rows(csv_reader *r, csv_table *table, cell_list *cells, 
             cells->count = before;
             continue;
         }
-        if (blank_line) return ckks_error_set(err, CKKS_MALFORMED, "", "line %u is empty", blank_line);
+        if (blank_line) return ckks_error_set(err, CKKS_MALFORMED, "rows", "line %u is empty", blank_line);
         if (cells->count - before != table->column_count)
-            return ckks_error_set(err, CKKS_MALFORMED, "", "line %u has %zu cells, the header %u", line,
+            return ckks_error_set(err, CKKS_MALFORMED, "rows", "line %u has %zu cells, the header %u", line,
                                   cells->count - before, table->column_count);
         if (table->row_count == row_capacity) {
             row_capacity = row_capacity ? row_capacity * 2 : 256;
@@ -170,7 +172,7 @@ static ckks_status read_rows(csv_reader *r, csv_table *table, cell_list *cells, 
         }
         table->lines[table->row_count++] = line;
     }
-    if (!table->row_count) return ckks_error_set(err, CKKS_MALFORMED, "", "there is a header but no row");
+    if (!table->row_count) return ckks_error_set(err, CKKS_MALFORMED, "rows", "there is a header but no row");
     return CKKS_OK;
 }
 
@@ -187,8 +189,9 @@ ckks_status csv_parse_part(csv_table *out, const void *bytes, size_t size, uint3
 
     *out = (csv_table){0};
     if (size >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) bytes = (const char *)bytes + 3, size -= 3;
-    if (size == 0) return ckks_error_set(err, CKKS_MALFORMED, "", "the file is empty");
-    if (memchr(bytes, 0, size)) return ckks_error_set(err, CKKS_MALFORMED, "", "not text: it has NUL bytes");
+    if (size == 0) return ckks_error_set(err, CKKS_MALFORMED, "file", "the file is empty");
+    if (memchr(bytes, 0, size))
+        return ckks_error_set(err, CKKS_MALFORMED, "file", "not text: it has NUL bytes");
     if (!(table.text = malloc(size + 1)))
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
     memcpy(table.text, bytes, size);
@@ -340,7 +343,7 @@ out:
 
 void data_labels_fini(data_labels *labels) {
     if (!labels) return;
-    for (uint64_t i = 0; labels->text && i < labels->count; i++) free(labels->text[i]);
+    for (uint64_t i = 0; labels->text && i < labels->count; i++) wipe_free(labels->text[i]);
     free(labels->text);
     *labels = (data_labels){0};
 }

@@ -1,5 +1,6 @@
 /* IDX, the container of MNIST and its relatives, and gzip around it. */
 #include "client/lib/data.h"
+#include "client/lib/wipe.h"
 #include "kernels/base/bytes.h"
 
 #include <stdlib.h>
@@ -81,10 +82,20 @@ ckks_status idx_parse(data_matrix *out, const void *bytes, size_t size, ckks_err
     return CKKS_OK;
 }
 
+/* zlib's window holds what was inflated last */
+static void *inflate_allocate(void *context, uInt count, uInt size) {
+    (void)context;
+    return calloc(count, size);
+}
+static void inflate_free(void *context, void *memory) {
+    (void)context;
+    wipe_free(memory);
+}
+
 ckks_status gzip_inflate(uint8_t **out, size_t *out_size, const void *bytes, size_t size, uint64_t size_max,
                          ckks_error *err) {
     ckks_status rc = CKKS_OK;
-    z_stream z = {0};
+    z_stream z = {.zalloc = inflate_allocate, .zfree = inflate_free};
     uint8_t *buffer = NULL;
     size_t capacity = size < (64u << 10) ? (256u << 10) : size * 4, used = 0;
     int result = Z_OK;
@@ -113,7 +124,7 @@ ckks_status gzip_inflate(uint8_t **out, size_t *out_size, const void *bytes, siz
                 goto out;
             }
             const size_t larger = capacity > size_max / 2 ? (size_t)size_max : capacity * 2;
-            uint8_t *moved = realloc(buffer, larger);
+            uint8_t *moved = wipe_grow(buffer, used, larger);
             if (!moved) {
                 rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "gzip", "no memory for %zu bytes", larger);
                 goto out;
@@ -139,6 +150,6 @@ ckks_status gzip_inflate(uint8_t **out, size_t *out_size, const void *bytes, siz
     *out_size = used;
 out:
     inflateEnd(&z);
-    free(buffer);
+    wipe_free(buffer);
     return rc;
 }

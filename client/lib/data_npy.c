@@ -4,6 +4,7 @@
  * of Python.
  */
 #include "client/lib/data.h"
+#include "client/lib/wipe.h"
 #include "kernels/base/bytes.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 
 void data_matrix_fini(data_matrix *matrix) {
     if (!matrix) return;
-    free(matrix->values);
+    wipe_free(matrix->values);
     *matrix = (data_matrix){0};
 }
 

@@ -1,6 +1,7 @@
 /* Data files: the blocking half of data.h. */
 #include "client/lib/data.h"
 #include "client/lib/files.h"
+#include "client/lib/wipe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,7 @@ ckks_status data_parse(data_file *out, const void *bytes, size_t size, ckks_erro
     } else {
         rc = parse_plain(out, bytes, size, err);
     }
-    free(inflated);
+    wipe_free(inflated);
     if (rc != CKKS_OK) data_file_fini(out);
     return rc;
 }
@@ -50,6 +51,6 @@ ckks_status data_file_read(data_file *out, const char *path, ckks_error *err) {
     if ((rc = file_read(&bytes, &size, path, DATA_FILE_BYTES_MAX, err)) != CKKS_OK) return rc;
     rc = data_parse(out, bytes, size, err);
     if (rc != CKKS_OK) file_name_error(err, path);
-    free(bytes);
+    wipe_free(bytes);
     return rc;
 }
