@@ -16,6 +16,8 @@ ckks_status program_bring_up(slot *s, model *m, int32_t warmup, ckks_error *err)
     }
     /* the self test used a fixed stream key */
     if (m->program.uses_randomness && (rc = graph_program_reseed(program, NULL, err)) != CKKS_OK) goto out;
+    /* nor need anybody keep its keys */
+    if ((rc = graph_program_drop_payload(program, err)) != CKKS_OK) goto out;
     graph_program_get_stats(program, &stats);
     log_write(
         LOG_LEVEL_INFO,

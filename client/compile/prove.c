@@ -25,34 +25,61 @@ static void proving_fini(proving *p) {
 
 /* ---- keys ---- */
 
-static ckks_status pack_key(packed_key *out, proving *p, const key_requirement *key,
-                            const uint8_t seed[SEED_BYTES], uint32_t index, ckks_error *err) {
-    const uint64_t bytes = packing_key_bytes(p->params, key), words = key_seeded_word_count(p->params, key);
-    uint64_t *plain = malloc(words * sizeof *plain);
-    uint8_t *packed = arena_take(&p->scratch, bytes, 1);
-    ckks_status rc = plain && packed ? CKKS_OK : NO_MEMORY(err);
-    if (rc == CKKS_OK) rc = key_generate(plain, p->secret, key, seed, index, err);
-    const uint32_t digits = params_digit_count(p->params, key->level);
+/* keys are made one by one, in buffers that hold the largest */
+typedef struct key_maker {
+    const proving *p;
+    uint8_t seed[SEED_BYTES];
+    uint64_t *plain;
+    uint8_t *packed;
+} key_maker;
+
+static ckks_status pack_key(void *source, uint32_t index, packed_key *out, ckks_error *err) {
+    const key_maker *m = source;
+    const ckks_params *params = m->p->params;
+    const key_requirement *key = &m->p->program->plan.keys[index];
+    const uint64_t bytes = packing_key_bytes(params, key), words = key_seeded_word_count(params, key);
+    const uint32_t digits = params_digit_count(params, key->level);
+    const ckks_status rc = key_generate(m->plain, m->p->secret, key, m->seed, index, err);
     for (uint32_t d = 0; d < digits && rc == CKKS_OK; d++)
-        packing_pack(packed + bytes / digits * d, plain + words / digits * d, p->params, key->level, true, 1);
-    free(plain);
-    *out = (packed_key){*key, packed, bytes};
+        packing_pack(m->packed + bytes / digits * d, m->plain + words / digits * d, params, key->level, true,
+                     1);
+    *out = (packed_key){*key, m->packed, bytes};
     return rc;
 }
 
+/* in the memory of the self test's, which has done its work */
 static ckks_status make_keys(proving *p, ckks_error *err) {
     const plan *pl = &p->program->plan;
-    uint8_t seed[SEED_BYTES];
+    resident_keys *spent = NULL;
     ckks_status rc = secret_key_generate(&p->secret, p->context, err);
     if (rc != CKKS_OK || !pl->key_count) return rc;
-    packed_key *packed = arena_take(&p->scratch, pl->key_count, sizeof *packed);
-    if (!packed) return NO_MEMORY(err);
-    randombytes_buf(seed, sizeof seed);
-    for (uint32_t i = 0; i < pl->key_count && rc == CKKS_OK; i++)
-        rc = pack_key(&packed[i], p, &pl->keys[i], seed, i, err);
-    if (rc != CKKS_OK) return rc;
-    return resident_keys_upload(&p->keys, p->dev, p->context, packed, pl->key_count, seed,
-                                secret_key_lineage(p->secret), err);
+    uint64_t words = 0, bytes = 0;
+    for (uint32_t i = 0; i < pl->key_count; i++) {
+        const uint64_t w = key_seeded_word_count(p->params, &pl->keys[i]),
+                       b = packing_key_bytes(p->params, &pl->keys[i]);
+        if (w > words) words = w;
+        if (b > bytes) bytes = b;
+    }
+    key_maker maker = {.p = p, .plain = malloc(words * sizeof *maker.plain), .packed = malloc(bytes)};
+    if (!maker.plain || !maker.packed) {
+        rc = NO_MEMORY(err);
+        goto out;
+    }
+    randombytes_buf(maker.seed, sizeof maker.seed);
+    if ((rc = workload_self_test_keys(p->work, &spent, err)) != CKKS_OK) goto out;
+    workload_self_test_end(p->work);
+    const resident_keys_config config = {.requirements = pl->keys,
+                                         .count = pl->key_count,
+                                         .lineage = secret_key_lineage(p->secret),
+                                         .seed = maker.seed,
+                                         .storage = spent,
+                                         .pack = pack_key,
+                                         .source = &maker};
+    rc = resident_keys_pack(&p->keys, p->dev, p->context, &config, err);
+out:
+    free(maker.packed);
+    free(maker.plain);
+    return rc;
 }
 
 static ckks_status make_public_key(proving *p, ckks_error *err) {
@@ -90,9 +117,9 @@ static ckks_status fill_digests(proving *p, ckks_error *err) {
     uint8_t(*digests)[SHA256_BYTES] =
         arena_take(&p->scratch, pl->plain_count + pl->matrix_count, SHA256_BYTES);
     if (!digests) return NO_MEMORY(err);
-    const ckks_status rc = workload_self_test(p->work, p->captured, pl->self_test_digest, err);
+    ckks_status rc = workload_self_test(p->work, p->captured, pl->self_test_digest, err);
+    if (rc == CKKS_OK) rc = graph_program_drop_payload(p->captured, err);
     if (rc != CKKS_OK) return rc;
-    workload_self_test_end(p->work);
     pl->has_self_test = true;
     workload_digests(p->work, digests);
     for (uint32_t i = 0; i < pl->plain_count; i++)

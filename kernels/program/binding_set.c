@@ -10,6 +10,7 @@
  * refresh leaves the touched bindings without known words, and replays are refused until they are given
  * again.
  */
+#include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
 #include "kernels/program/graph_internal.h"
 
@@ -32,6 +33,7 @@ struct binding_set {
     device_stream *stream;
     uint32_t count;
     binding *bindings;
+    uint8_t *block;       /* all words, one binding after another: large pages serve one block best */
     pthread_mutex_t lock; /* all below, and the bindings' generation, digest and has_words */
     pthread_cond_t changed;
     bool is_refreshing;
@@ -44,8 +46,7 @@ struct binding_set {
 static void set_free(binding_set *set) {
     if (set == NULL) return;
     device_stream_destroy(set->stream);
-    for (uint32_t i = 0; set->bindings != NULL && i < set->count; i++)
-        device_free(set->dev, set->bindings[i].words);
+    device_free(set->dev, set->block);
     free(set->bindings);
     pthread_cond_destroy(&set->changed);
     pthread_mutex_destroy(&set->lock);
@@ -71,6 +72,31 @@ static ckks_status check_distinct(const binding_descriptor *bindings, uint32_t c
     return rc;
 }
 
+/* fills in descriptors and addresses */
+static ckks_status allocate_words(binding_set *set, const binding_descriptor *bindings, ckks_error *err) {
+    uint64_t total = 0;
+    void *block;
+    for (uint32_t i = 0; i < set->count; i++) {
+        uint64_t bytes;
+        if (bindings[i].word_count == 0 || __builtin_mul_overflow(bindings[i].word_count, 8u, &bytes) ||
+            __builtin_add_overflow(bytes, VALUE_ALIGNMENT - 1, &bytes) ||
+            __builtin_add_overflow(total, bytes / VALUE_ALIGNMENT * VALUE_ALIGNMENT, &total))
+            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "word_count", "binding %llu has %llu words",
+                                  (unsigned long long)bindings[i].id,
+                                  (unsigned long long)bindings[i].word_count);
+    }
+    const ckks_status rc = device_allocate(set->dev, &block, total, MEMORY_STATIC, err);
+    if (rc != CKKS_OK) return rc;
+    set->block = block;
+    total = 0;
+    for (uint32_t i = 0; i < set->count; i++) {
+        set->bindings[i].descriptor = bindings[i];
+        set->bindings[i].words = (uint64_t *)(void *)(set->block + total);
+        total += align_up(bindings[i].word_count * 8, VALUE_ALIGNMENT);
+    }
+    return CKKS_OK;
+}
+
 ckks_status binding_set_create(binding_set **out, device *dev, const binding_descriptor *bindings,
                                uint32_t count, ckks_error *err) {
     if (out == NULL || dev == NULL || bindings == NULL || count == 0)
@@ -89,19 +115,7 @@ ckks_status binding_set_create(binding_set **out, device *dev, const binding_des
     }
     set->count = set->without_words = count;
     if ((rc = device_stream_create(dev, &set->stream, err)) != CKKS_OK) goto out;
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t bytes;
-        if (bindings[i].word_count == 0 || __builtin_mul_overflow(bindings[i].word_count, 8u, &bytes)) {
-            rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "word_count", "binding %llu has %llu words",
-                                (unsigned long long)bindings[i].id,
-                                (unsigned long long)bindings[i].word_count);
-            goto out;
-        }
-        set->bindings[i].descriptor = bindings[i];
-        void *words;
-        if ((rc = device_allocate(dev, &words, bytes, MEMORY_STATIC, err)) != CKKS_OK) goto out;
-        set->bindings[i].words = words;
-    }
+    if ((rc = allocate_words(set, bindings, err)) != CKKS_OK) goto out;
     *out = set, set = NULL;
     rc = CKKS_OK;
 out:

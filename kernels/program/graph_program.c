@@ -244,6 +244,28 @@ void graph_program_close(graph_program *program) {
     program_leave(program);
 }
 
+ckks_status graph_program_drop_payload(graph_program *program, ckks_error *err) {
+    ckks_status rc = program_enter(program, err);
+    if (rc != CKKS_OK) return rc;
+    if ((rc = program_check_ready(program, err)) != CKKS_OK) goto out;
+    if (program->outstanding != 0) {
+        rc = ckks_error_set(err, CKKS_FAILED_PRECONDITION, "handle", "a copy is outstanding");
+        goto out;
+    }
+    pthread_mutex_lock(&program->slot->lock);
+    rc = stream_drain(program->slot->compute, err); /* what was begun has a reference of its own */
+    pthread_mutex_unlock(&program->slot->lock);
+    if (rc != CKKS_OK) {
+        program_fail(program);
+        goto out;
+    }
+    resident_keys_release(program->payload.keys);
+    program->payload = (graph_payload){0};
+out:
+    program_leave(program);
+    return rc;
+}
+
 /* ---- running the callable ---- */
 
 /* What graph_region_output knows of the run it is called in. */

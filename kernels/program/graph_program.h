@@ -92,16 +92,35 @@ typedef struct packed_key {
     uint64_t packed_bytes;
 } packed_key;
 
-/* resident_keys_upload unpacks, checks and expands on the device; `keys` in manifest order (it defines
+/*
+ * resident_keys_upload unpacks, checks and expands on the device; `keys` in manifest order (it defines
  * polynomial indices). CKKS_RESIDUE_RANGE names the key. Blocks; uses its own stream. Reference-counted:
- * starts with one. */
+ * starts with one.
+ *
+ * The others take keys one after another, so that a set need not be in host memory as a whole, and can take
+ * over the memory of a set that is not needed any more: `storage`, NULL or with its last reference, is
+ * consumed in any case. resident_keys_pack: `pack` gives key `index` (only packed and packed_bytes are read),
+ * valid until it is called again. resident_keys_fill, for the self test: `fill` writes whole words in the
+ * resident layout of kernels.h. Both are called for 0, 1, ... on the calling thread; what they return ends
+ * it.
+ */
+typedef struct resident_keys_config {
+    const key_requirement *requirements; /* [count] */
+    uint32_t count;
+    const uint8_t *lineage; /* [LINEAGE_BYTES] */
+    const uint8_t *seed;    /* [SEED_BYTES]; resident_keys_pack */
+    resident_keys *storage;
+    ckks_status (*pack)(void *source, uint32_t index, packed_key *out, ckks_error *err);
+    ckks_status (*fill)(void *source, uint32_t index, uint64_t *words, ckks_error *err);
+    void *source;
+} resident_keys_config;
 ckks_status resident_keys_upload(resident_keys **out, device *dev, const ckks_context *context,
                                  const packed_key *keys, uint32_t count, const uint8_t seed[SEED_BYTES],
                                  const uint8_t lineage[LINEAGE_BYTES], ckks_error *err);
-/* for tests and the self test: words given whole, [key] = resident layout of kernels.h, host memory */
-ckks_status resident_keys_from_words(resident_keys **out, device *dev, const ckks_context *context,
-                                     const key_requirement *requirements, const uint64_t *const *words,
-                                     uint32_t count, const uint8_t lineage[LINEAGE_BYTES], ckks_error *err);
+ckks_status resident_keys_pack(resident_keys **out, device *dev, const ckks_context *context,
+                               const resident_keys_config *config, ckks_error *err);
+ckks_status resident_keys_fill(resident_keys **out, device *dev, const ckks_context *context,
+                               const resident_keys_config *config, ckks_error *err);
 /* Any thread. */
 void resident_keys_retain(resident_keys *keys);
 void resident_keys_release(resident_keys *keys); /* the last one frees; replays in flight hold a reference */
@@ -245,6 +264,9 @@ ckks_status graph_program_capture(graph_program *program, int32_t warmup, const 
 ckks_status graph_program_copy_inputs_from(graph_program *program, graph_handle *out,
                                            const graph_input *inputs, uint32_t input_count,
                                            resident_keys *keys, ckks_error *err);
+/* graph_program_drop_payload gives up the held payload, and with it the program's reference to the keys.
+ * CKKS_FAILED_PRECONDITION while a copy is outstanding. */
+ckks_status graph_program_drop_payload(graph_program *program, ckks_error *err);
 /* Blocks until the replay and, if owned, the copy of its outputs are complete. handle.sequence == 0:
  * recompute the held payload (CKKS_HANDLE_MISSING while a copy is outstanding, CKKS_FAILED_PRECONDITION if
  * nothing is held). CKKS_RESIDUE_RANGE naming the input: what was copied is no ciphertext, the reply is void

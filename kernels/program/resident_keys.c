@@ -2,6 +2,10 @@
  * A key set as a device holds it: one allocation per key, both components, in the layout that recorded
  * kernels read through the key table.
  *
+ * Keys come one after another: a set of a large model takes a gigabyte, and host memory that is touched for
+ * the first time costs more than the words that are written to it. For the same reason a set can take over
+ * the allocations of one that is not needed any more.
+ *
  * Upload streams digit by digit through two pinned pieces, so that filling one overlaps the transfer of the
  * other; the device unpacks component 0, expands component 1 from the seed and checks every residue.
  */
@@ -45,11 +49,21 @@ static ckks_status check_requirement(const ckks_params *params, const key_requir
     return ckks_error_set(err, rc, field, "%s", cause.message);
 }
 
+static ckks_status check_config(resident_keys **out, device *dev, const ckks_context *context,
+                                const resident_keys_config *config, ckks_error *err) {
+    if (out == NULL || dev == NULL || context == NULL || config->requirements == NULL || config->count == 0 ||
+        config->lineage == NULL)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "keys", "a key set needs keys");
+    if (config->storage != NULL) {
+        CKKS_ASSERT(config->storage->dev == dev);
+        CKKS_ASSERT(atomic_load_explicit(&config->storage->references, memory_order_acquire) == 1);
+    }
+    return CKKS_OK;
+}
+
 /* An empty set with room for `count` keys. */
 static ckks_status keys_create(resident_keys **out, device *dev, const ckks_context *context, uint32_t count,
                                const uint8_t lineage[LINEAGE_BYTES], ckks_error *err) {
-    if (out == NULL || dev == NULL || context == NULL || count == 0 || lineage == NULL)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "keys", "a key set needs keys");
     resident_keys *keys = calloc(1, sizeof *keys + (size_t)count * sizeof keys->keys[0]);
     if (keys == NULL) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
     keys->dev = dev;
@@ -61,8 +75,19 @@ static ckks_status keys_create(resident_keys **out, device *dev, const ckks_cont
     return CKKS_OK;
 }
 
+/* an allocation of the right size that `from` has no use for any more */
+static uint64_t *take_storage(resident_keys *from, uint64_t word_count) {
+    for (uint32_t i = 0; from != NULL && i < from->count; i++) {
+        uint64_t *words = from->keys[i].words;
+        if (words == NULL || from->keys[i].word_count != word_count) continue;
+        from->keys[i].words = NULL;
+        return words;
+    }
+    return NULL;
+}
+
 static ckks_status key_allocate(resident_keys *keys, const ckks_context *context, uint32_t index,
-                                const key_requirement *is, ckks_error *err) {
+                                const key_requirement *is, resident_keys *storage, ckks_error *err) {
     CKKS_ASSERT(keys != NULL);
     ckks_status rc = check_requirement(context_params(context), is, index, err);
     if (rc != CKKS_OK) return rc;
@@ -73,12 +98,26 @@ static ckks_status key_allocate(resident_keys *keys, const ckks_context *context
     resident_key *key = &keys->keys[index];
     key->is = *is;
     key->word_count = key_resident_word_count(context_params(context), is);
-    void *words;
-    if ((rc = device_allocate(keys->dev, &words, key->word_count * 8, MEMORY_KEYS, err)) != CKKS_OK)
+    void *words = take_storage(storage, key->word_count);
+    if (words == NULL &&
+        (rc = device_allocate(keys->dev, &words, key->word_count * 8, MEMORY_KEYS, err)) != CKKS_OK)
         return rc;
     key->words = words;
     keys->bytes += key->word_count * 8;
     return CKKS_OK;
+}
+
+/* A set with memory for all keys. Consumes config->storage. */
+static ckks_status keys_prepare(resident_keys **out, device *dev, const ckks_context *context,
+                                const resident_keys_config *config, ckks_error *err) {
+    resident_keys *set = NULL;
+    ckks_status rc = keys_create(&set, dev, context, config->count, config->lineage, err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < config->count; i++)
+        rc = key_allocate(set, context, i, &config->requirements[i], config->storage, err);
+    keys_free(config->storage);
+    if (rc == CKKS_OK) *out = set, set = NULL;
+    keys_free(set);
+    return rc;
 }
 
 /* ---- upload ---- */
@@ -201,39 +240,47 @@ static ckks_status upload_verdicts(key_upload *up, uint32_t count, ckks_error *e
     return CKKS_OK;
 }
 
-ckks_status resident_keys_upload(resident_keys **out, device *dev, const ckks_context *context,
-                                 const packed_key *keys, uint32_t count, const uint8_t seed[SEED_BYTES],
-                                 const uint8_t lineage[LINEAGE_BYTES], ckks_error *err) {
-    if (keys == NULL || seed == NULL)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "keys", "no keys or no seed");
+static ckks_status upload_key(key_upload *up, const resident_key *key, uint32_t index,
+                              const packed_key *packed, ckks_error *err) {
+    const key_shape shape = shape_of(up->params, &key->is);
+    const uint64_t bytes = shape.digit_count * shape.digit_packed_bytes;
+    ckks_status rc = CKKS_OK;
+    if (packed->packed == NULL || packed->packed_bytes != bytes) {
+        char field[32];
+        snprintf(field, sizeof field, "key %u", index);
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "%llu packed bytes instead of %llu",
+                              (unsigned long long)packed->packed_bytes, (unsigned long long)bytes);
+    }
+    for (uint32_t digit = 0; digit < shape.digit_count && rc == CKKS_OK; digit++)
+        rc = upload_digit(up, key, &shape, index, digit, packed->packed + digit * shape.digit_packed_bytes,
+                          err);
+    return rc;
+}
+
+ckks_status resident_keys_pack(resident_keys **out, device *dev, const ckks_context *context,
+                               const resident_keys_config *config, ckks_error *err) {
     resident_keys *set = NULL;
     key_upload up = {.dev = dev};
-    ckks_status rc;
-    if ((rc = keys_create(&set, dev, context, count, lineage, err)) != CKKS_OK) return rc;
-    const ckks_params *params = context_params(context);
     uint64_t largest = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if ((rc = key_allocate(set, context, i, &keys[i].requirement, err)) != CKKS_OK) goto out;
-        const key_shape shape = shape_of(params, &keys[i].requirement);
-        char field[32];
-        snprintf(field, sizeof field, "key %u", i);
-        const uint64_t bytes = shape.digit_count * shape.digit_packed_bytes;
-        if (keys[i].packed == NULL || keys[i].packed_bytes != bytes) {
-            rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "%llu packed bytes instead of %llu",
-                                (unsigned long long)keys[i].packed_bytes, (unsigned long long)bytes);
-            goto out;
-        }
+    ckks_status rc = check_config(out, dev, context, config, err);
+    if (rc == CKKS_OK && (config->seed == NULL || config->pack == NULL))
+        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "keys", "no keys or no seed");
+    if (rc != CKKS_OK) {
+        resident_keys_release(config->storage);
+        return rc;
+    }
+    if ((rc = keys_prepare(&set, dev, context, config, err)) != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < config->count; i++) {
+        const key_shape shape = shape_of(context_params(context), &config->requirements[i]);
         if (shape.digit_packed_bytes > largest) largest = shape.digit_packed_bytes;
     }
-    if ((rc = upload_init(&up, dev, context, largest, count, seed, err)) != CKKS_OK) goto out;
-    for (uint32_t i = 0; i < count; i++) {
-        const key_shape shape = shape_of(params, &keys[i].requirement);
-        for (uint32_t digit = 0; digit < shape.digit_count; digit++)
-            if ((rc = upload_digit(&up, &set->keys[i], &shape, i, digit,
-                                   keys[i].packed + digit * shape.digit_packed_bytes, err)) != CKKS_OK)
-                goto out;
+    if ((rc = upload_init(&up, dev, context, largest, config->count, config->seed, err)) != CKKS_OK) goto out;
+    for (uint32_t i = 0; i < config->count; i++) {
+        packed_key packed = {0};
+        if ((rc = config->pack(config->source, i, &packed, err)) != CKKS_OK) goto out;
+        if ((rc = upload_key(&up, &set->keys[i], i, &packed, err)) != CKKS_OK) goto out;
     }
-    if ((rc = upload_verdicts(&up, count, err)) != CKKS_OK) goto out;
+    if ((rc = upload_verdicts(&up, config->count, err)) != CKKS_OK) goto out;
     *out = set, set = NULL;
 out:
     upload_fini(&up);
@@ -241,26 +288,70 @@ out:
     return rc;
 }
 
-ckks_status resident_keys_from_words(resident_keys **out, device *dev, const ckks_context *context,
-                                     const key_requirement *requirements, const uint64_t *const *words,
-                                     uint32_t count, const uint8_t lineage[LINEAGE_BYTES], ckks_error *err) {
-    if (requirements == NULL || words == NULL)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "keys", "no keys");
+/* the caller has them all */
+static ckks_status pack_from_list(void *source, uint32_t index, packed_key *out, ckks_error *err) {
+    (void)err;
+    *out = ((const packed_key *)source)[index];
+    return CKKS_OK;
+}
+
+ckks_status resident_keys_upload(resident_keys **out, device *dev, const ckks_context *context,
+                                 const packed_key *keys, uint32_t count, const uint8_t seed[SEED_BYTES],
+                                 const uint8_t lineage[LINEAGE_BYTES], ckks_error *err) {
+    if (keys == NULL || seed == NULL)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "keys", "no keys or no seed");
+    key_requirement *requirements = malloc(((size_t)count + 1) * sizeof *requirements);
+    packed_key *list = malloc(((size_t)count + 1) * sizeof *list);
+    ckks_status rc = CKKS_RESOURCE_EXHAUSTED;
+    if (requirements == NULL || list == NULL) {
+        ckks_error_set(err, rc, "", "out of memory");
+        goto out;
+    }
+    for (uint32_t i = 0; i < count; i++) requirements[i] = keys[i].requirement, list[i] = keys[i];
+    const resident_keys_config config = {.requirements = requirements,
+                                         .count = count,
+                                         .lineage = lineage,
+                                         .seed = seed,
+                                         .pack = pack_from_list,
+                                         .source = list};
+    rc = resident_keys_pack(out, dev, context, &config, err);
+out:
+    free(list);
+    free(requirements);
+    return rc;
+}
+
+ckks_status resident_keys_fill(resident_keys **out, device *dev, const ckks_context *context,
+                               const resident_keys_config *config, ckks_error *err) {
     resident_keys *set = NULL;
     device_stream *stream = NULL;
-    ckks_status rc;
-    if ((rc = keys_create(&set, dev, context, count, lineage, err)) != CKKS_OK) return rc;
-    for (uint32_t i = 0; i < count; i++)
-        if ((rc = key_allocate(set, context, i, &requirements[i], err)) != CKKS_OK) goto out;
+    uint64_t *words = NULL;
+    uint64_t largest = 0;
+    ckks_status rc = check_config(out, dev, context, config, err);
+    if (rc == CKKS_OK && config->fill == NULL)
+        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "keys", "no keys");
+    if (rc != CKKS_OK) {
+        resident_keys_release(config->storage);
+        return rc;
+    }
+    if ((rc = keys_prepare(&set, dev, context, config, err)) != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < set->count; i++)
+        if (set->keys[i].word_count > largest) largest = set->keys[i].word_count;
+    if (!(words = malloc(largest * sizeof *words))) {
+        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the words of a key");
+        goto out;
+    }
     if ((rc = device_stream_create(dev, &stream, err)) != CKKS_OK) goto out;
-    for (uint32_t i = 0; i < count; i++)
-        if ((rc = device_copy_in(stream, set->keys[i].words, words[i], set->keys[i].word_count * 8, err)) !=
-            CKKS_OK)
-            goto out;
-    if ((rc = stream_drain(stream, err)) != CKKS_OK) goto out;
+    for (uint32_t i = 0; i < set->count; i++) {
+        const resident_key *key = &set->keys[i];
+        if ((rc = config->fill(config->source, i, words, err)) != CKKS_OK) goto out;
+        if ((rc = device_copy_in(stream, key->words, words, key->word_count * 8, err)) != CKKS_OK) goto out;
+        if ((rc = stream_drain(stream, err)) != CKKS_OK) goto out;
+    }
     *out = set, set = NULL;
 out:
     device_stream_destroy(stream); /* waits for what still reads and writes */
+    free(words);
     keys_free(set);
     return rc;
 }

@@ -125,15 +125,12 @@ static uint32_t chunk_end(const workload *w, uint32_t first, uint64_t *word_coun
     return end;
 }
 
-static ckks_status encode_chunk(workload *w, uint32_t first, uint32_t end, uint64_t word_count,
-                                ckks_error *err) {
+/* `words` have room for the chunk */
+static ckks_status encode_chunk(workload *w, uint32_t first, uint32_t end, uint64_t *words, ckks_error *err) {
     binding_update updates[CHUNK_COUNT];
     ckks_error errors[CHUNK_COUNT] = {0};
     ckks_status rc = CKKS_OK;
-    uint64_t *words = malloc(word_count * sizeof *words), *at = words;
-    if (!words)
-        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "weights", "no memory for %llu encoded words",
-                              (unsigned long long)word_count);
+    uint64_t *at = words;
     for (uint32_t i = first; i < end; i++) {
         const binding_descriptor *d = &w->descriptors[i];
         updates[i - first] = (binding_update){d->id, at, d->word_count, d->signature};
@@ -146,24 +143,37 @@ static ckks_status encode_chunk(workload *w, uint32_t first, uint32_t end, uint6
         if (errors[i - first].code != CKKS_OK)
             rc = ckks_error_set(err, errors[i - first].code, errors[i - first].field, "%s",
                                 errors[i - first].message);
-    if (rc == CKKS_OK) rc = binding_set_refresh(w->bindings, updates, end - first, err);
-    free(words);
-    return rc;
+    return rc == CKKS_OK ? binding_set_refresh(w->bindings, updates, end - first, err) : rc;
+}
+
+/* one piece of memory for all chunks: memory that is new costs more than what is written to it */
+static ckks_status allocate_chunk(uint64_t **words, const workload *w, ckks_error *err) {
+    uint64_t word_count, largest = 0;
+    for (uint32_t first = 0; first < w->binding_count;) {
+        first = chunk_end(w, first, &word_count);
+        if (word_count > largest) largest = word_count;
+    }
+    if ((*words = malloc(largest * sizeof **words))) return CKKS_OK;
+    return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "weights", "no memory for %llu encoded words",
+                          (unsigned long long)largest);
 }
 
 ckks_status workload_encode(workload *w, const workload_progress *progress, ckks_error *err) {
     ckks_status rc;
     describe_all(w);
     if (w->binding_count == 0) return CKKS_OK;
+    uint64_t *words = NULL;
     rc = binding_set_create(&w->bindings, w->dev, w->descriptors, w->binding_count, err);
+    if (rc == CKKS_OK) rc = allocate_chunk(&words, w, err);
     for (uint32_t first = 0; rc == CKKS_OK && first < w->binding_count;) {
         uint64_t word_count;
         if (progress && progress->report)
             progress->report(progress->context, "encode", first, w->binding_count);
         const uint32_t end = chunk_end(w, first, &word_count);
-        rc = encode_chunk(w, first, end, word_count, err);
+        rc = encode_chunk(w, first, end, words, err);
         first = end;
     }
+    free(words);
     for (uint32_t i = 0; rc == CKKS_OK && i < w->binding_count; i++) {
         binding_info info;
         binding_set_info(w->bindings, i, &info);

@@ -44,25 +44,18 @@ static void expand_key(uint64_t *words, const plan *p, uint32_t index) {
                          key->level, !is_public);
 }
 
+static ckks_status fill_key(void *source, uint32_t index, uint64_t *words, ckks_error *err) {
+    (void)err;
+    expand_key(words, source, index);
+    return CKKS_OK;
+}
+
 static ckks_status make_keys(resident_keys **out, workload *w, ckks_error *err) {
-    const plan *p = w->p;
-    ckks_status rc = CKKS_OK;
     static const uint8_t lineage[LINEAGE_BYTES];
-    uint64_t **words = calloc(p->key_count, sizeof *words);
-    if (!words) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "keys", "no memory for self-test keys");
-    for (uint32_t k = 0; rc == CKKS_OK && k < p->key_count; k++) {
-        const uint64_t count = key_resident_word_count(p->params, &p->keys[k]);
-        if (!(words[k] = malloc(count * sizeof **words)))
-            rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "keys", "no memory for self-test keys");
-        else
-            expand_key(words[k], p, k);
-    }
-    if (rc == CKKS_OK)
-        rc = resident_keys_from_words(out, w->dev, w->context, p->keys, (const uint64_t *const *)words,
-                                      p->key_count, lineage, err);
-    for (uint32_t k = 0; k < p->key_count; k++) free(words[k]);
-    free(words);
-    return rc;
+    plan p = *w->p;
+    const resident_keys_config config = {
+        .requirements = p.keys, .count = p.key_count, .lineage = lineage, .fill = fill_key, .source = &p};
+    return resident_keys_fill(out, w->dev, w->context, &config, err);
 }
 
 ckks_status workload_self_test_keys(workload *w, resident_keys **out, ckks_error *err) {

@@ -148,6 +148,36 @@ static void held_payload_keeps_its_keys(void **state) {
     program_fixture_close(&f);
 }
 
+static void a_dropped_payload_lets_its_keys_go_and_the_next_copy_works(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    graph_handle handle;
+    device_memory_account with_keys, now;
+    test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+    const memory_mark before = memory_mark_take(&f);
+    resident_keys *keys = fixture_keys_create(&f, f.secret);
+    device_memory(f.dev, &with_keys);
+    const graph_input input = sample_packed(a);
+    assert_ok(graph_program_copy_inputs_from(t.program, &handle, &input, 1, keys, NULL));
+    resident_keys_release(keys);
+    assert_status(graph_program_drop_payload(t.program, NULL), CKKS_FAILED_PRECONDITION);
+    assert_status(replay_handle(&t, handle), CKKS_OK);
+    device_memory(f.dev, &now);
+    assert_int_equal(now.bytes_by_purpose[MEMORY_KEYS], with_keys.bytes_by_purpose[MEMORY_KEYS]);
+    assert_ok(graph_program_drop_payload(t.program, NULL));
+    assert_memory_is(&f, &before);
+    assert_status(replay_handle(&t, none), CKKS_FAILED_PRECONDITION);
+    assert_status(replay_handle(&t, handle), CKKS_HANDLE_CONSUMED);
+    assert_ok(graph_program_drop_payload(t.program, NULL)); /* of nothing */
+    assert_works(&t, a, NULL);
+    test_program_fini(&t);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replay_refuses_a_missing_handle_while_a_copy_is_outstanding),
@@ -156,6 +186,7 @@ int main(void) {
         cmocka_unit_test(replay_refuses_a_handle_of_another_program),
         cmocka_unit_test(replay_without_a_handle_recomputes_the_held_payload),
         cmocka_unit_test(held_payload_keeps_its_keys),
+        cmocka_unit_test(a_dropped_payload_lets_its_keys_go_and_the_next_copy_works),
     };
     return program_suite("C5 handles, C6 held payload", tests);
 }

@@ -274,6 +274,77 @@ static void upload_gives_everything_back_whatever_fails(void **state) {
     program_fixture_close(&f);
 }
 
+/* ---- one after another, in memory that was another set's ---- */
+
+typedef struct key_feed {
+    const raw_keys *raw;
+    uint32_t asked, ends_at;
+    uint8_t buffer[1 << 16];
+} key_feed;
+
+/* every key in the same buffer */
+static ckks_status feed(void *source, uint32_t index, packed_key *out, ckks_error *err) {
+    key_feed *k = source;
+    assert_int_equal(index, k->asked);
+    k->asked++;
+    if (index == k->ends_at) return ckks_error_set(err, CKKS_IO, "feed", "no more");
+    *out = k->raw->keys[index];
+    assert_true(out->packed_bytes <= sizeof k->buffer);
+    memcpy(k->buffer, out->packed, out->packed_bytes);
+    out->packed = k->buffer;
+    return CKKS_OK;
+}
+
+static void keys_that_come_one_by_one_take_over_the_memory_of_others(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    raw_keys raw;
+    raw_keys_make(&raw, &f, fixture_requirements, FIXTURE_KEYS);
+    const uint8_t *lineage = secret_key_lineage(f.secret);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    graph_handle handle;
+    graph_result result;
+    device_memory_account first, second;
+    key_feed source = {.raw = &raw, .ends_at = FIXTURE_KEYS};
+    resident_keys_config config = {.requirements = fixture_requirements,
+                                   .count = FIXTURE_KEYS,
+                                   .lineage = lineage,
+                                   .seed = raw.seed,
+                                   .pack = feed,
+                                   .source = &source};
+    test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+    const memory_mark before = memory_mark_take(&f);
+    resident_keys *keys = fixture_keys_create(&f, f.secret);
+    device_memory(f.dev, &first);
+    config.storage = keys;
+    assert_ok(resident_keys_pack(&keys, f.dev, f.context, &config, NULL));
+    assert_int_equal(source.asked, FIXTURE_KEYS);
+    device_memory(f.dev, &second);
+    assert_int_equal(second.allocation_count, first.allocation_count);
+    assert_int_equal(second.bytes_by_purpose[MEMORY_KEYS], first.bytes_by_purpose[MEMORY_KEYS]);
+    assert_ok(copy_with(&t, &handle, a, keys, NULL));
+    assert_ok(graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL));
+    assert_decrypts(&t, &result, a, NULL);
+    graph_result_release(&result);
+    assert_ok(graph_program_drop_payload(t.program, NULL));
+    /* fewer keys, and a feed that ends early: nothing of either set stays */
+    source.asked = 0;
+    config.storage = keys, config.count = 1;
+    assert_ok(resident_keys_pack(&keys, f.dev, f.context, &config, NULL));
+    device_memory(f.dev, &second);
+    assert_true(second.allocation_count < first.allocation_count);
+    source.asked = 0, source.ends_at = 1;
+    config.storage = keys, config.count = FIXTURE_KEYS;
+    assert_status(resident_keys_pack(&keys, f.dev, f.context, &config, NULL), CKKS_IO);
+    assert_memory_is(&f, &before);
+    test_program_fini(&t);
+    sample_destroy(a);
+    raw_keys_free(&raw, FIXTURE_KEYS);
+    program_fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replay_in_flight_uses_the_old_keys_and_the_next_one_the_new),
@@ -283,6 +354,7 @@ int main(void) {
         cmocka_unit_test(upload_refuses_what_no_key_can_be),
         cmocka_unit_test(key_of_a_higher_level_serves_a_lower_requirement_and_not_the_reverse),
         cmocka_unit_test(upload_gives_everything_back_whatever_fails),
+        cmocka_unit_test(keys_that_come_one_by_one_take_over_the_memory_of_others),
     };
     return program_suite("C12 key switch", tests);
 }
