@@ -96,6 +96,20 @@ ckks_status lower_linear_output(lowering *l, const model_node *node, uint32_t in
 ckks_status lower_count(lowering *l, const model_node *node, const sparse *matrix, ckks_error *err);
 /* lower_append: output 0 = a new node. */
 ckks_status lower_append(lowering *l, const model_node *node, ir_node *made, ckks_error *err);
+/* lower_difference: output 0 = a - b, nodes of `count` elements. */
+ckks_status lower_difference(lowering *l, const model_node *node, uint32_t a, uint32_t b, uint32_t count,
+                             ckks_error *err);
+/* lower_bilinear: output 0 = bias + sums of products of elements of two nodes. Each of the `rows` elements of
+ * the output is a sum over `run` products a[at_a[i]] * b[at_b[i]] * weight[i] (NULL: 1), i in row order. What
+ * is more than PRODUCTS_MAX is refused by name. bias may be NULL. */
+#define PRODUCTS_MAX (1u << 16)
+typedef struct bilinear {
+    uint32_t a, b; /* nodes */
+    uint32_t rows, run;
+    const uint32_t *at_a, *at_b; /* [rows * run] */
+    const double *weight, *bias;
+} bilinear;
+ckks_status lower_bilinear(lowering *l, const model_node *node, const bilinear *form, ckks_error *err);
 /* lower_inputs lists what evaluate gets: constants with data, samples of the others; NULL: left out. At least
  * OPERATOR_INPUTS_MIN entries. */
 ckks_status lower_inputs(const tensor ***in, lowering *l, const model_node *node, ckks_error *err);

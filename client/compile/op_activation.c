@@ -149,7 +149,7 @@ static ckks_status clip_lower(lowering *l, const model_node *node, ckks_error *e
     return CKKS_OK;
 }
 
-/* ---- Max and Min of any number of values: with a constant they are a clip ---- */
+/* ---- Max and Min of any number of values: with one number they are a clip ---- */
 
 static ckks_status extreme_evaluate(evaluation *e, ckks_error *err) {
     const bool is_max = e->node->proto->op_type[1] == 'a';
@@ -177,25 +177,111 @@ static ckks_status extreme_evaluate(evaluation *e, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* what all constants together bound each element by; false: there are none */
+static bool constant_bound(double *bound, uint32_t *index, const lowering *l, const model_node *node) {
+    const model_value *v = l->model->values;
+    const tensor *y = &v[node->outputs[0]].sample;
+    const bool is_max = node->proto->op_type[1] == 'a';
+    bool is_found = false;
+    for (uint32_t k = 0; k < node->input_count; k++) {
+        const tensor *c = &v[node->inputs[k]].constant;
+        if (lower_is_encrypted(l, node, k)) continue;
+        broadcast_index(index, y, c);
+        for (uint32_t i = 0; i < y->count; i++) {
+            const double x = c->data[index[i]];
+            bound[i] = !is_found ? x : is_max ? fmax(bound[i], x) : fmin(bound[i], x);
+        }
+        is_found = true;
+    }
+    return is_found;
+}
+
+/* an encrypted input with as many elements as the output */
+static ckks_status broadcast_input(uint32_t *out, uint32_t *index, lowering *l, const model_node *node,
+                                   uint32_t side, ckks_error *err) {
+    const tensor *x = &l->model->values[node->inputs[side]].sample;
+    const tensor *y = &l->model->values[node->outputs[0]].sample;
+    sparse *m;
+    *out = lower_symbol(l, node, side)->node;
+    if (x->count == y->count) return CKKS_OK;
+    broadcast_index(index, y, x);
+    const ckks_status rc = sparse_gather(&m, l->memory, y->count, x->count, index, NULL, err);
+    return rc == CKKS_OK ? ir_linear(out, l->graph, *out, m, NULL, node->label, err) : rc;
+}
+
+/* The larger of a and b is a + relu(b - a), the smaller a - relu(a - b). Without b (MODEL_NONE) the other
+ * side is `bound`. */
+static ckks_status append_extreme(uint32_t *out, lowering *l, const model_node *node, uint32_t a, uint32_t b,
+                                  const double *bound, ckks_error *err) {
+    const uint32_t count = l->model->values[node->outputs[0]].sample.count;
+    const double sign = node->proto->op_type[1] == 'a' ? 1 : -1;
+    ir_node relu = {.kind = IR_ACTIVATION, .function = IR_RELU, .count = count, .source = node->label};
+    ir_node difference = {.kind = IR_LINEAR, .count = count, .source = node->label}, sum = difference;
+    double *plus = arena_take(l->memory, count, sizeof *plus),
+           *minus = arena_take(l->memory, count, sizeof *plus);
+    sparse *add, *take;
+    uint32_t number;
+    difference.terms = arena_take(l->memory, 4, sizeof *difference.terms), sum.terms = difference.terms + 2;
+    difference.bias = arena_take(l->memory, count, sizeof *difference.bias);
+    sum.bias = arena_take(l->memory, count, sizeof *sum.bias);
+    if (!plus || !minus || !difference.terms || !difference.bias || !sum.bias)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a maximum");
+    for (uint32_t i = 0; i < count; i++) {
+        plus[i] = sign, minus[i] = -sign;
+        if (b == MODEL_NONE) difference.bias[i] = sign * bound[i];
+    }
+    ckks_status rc = sparse_gather(&add, l->memory, count, count, NULL, plus, err);
+    if (rc == CKKS_OK) rc = sparse_gather(&take, l->memory, count, count, NULL, minus, err);
+    if (rc != CKKS_OK) return rc;
+    difference.terms[difference.term_count++] = (ir_term){a, take};
+    if (b != MODEL_NONE) difference.terms[difference.term_count++] = (ir_term){b, add};
+    if ((rc = ir_append(&relu.a, l->graph, &difference, err)) != CKKS_OK) return rc;
+    if ((rc = ir_append(&number, l->graph, &relu, err)) != CKKS_OK) return rc;
+    if ((rc = sparse_gather(&take, l->memory, count, count, NULL, NULL, err)) != CKKS_OK) return rc;
+    sum.terms[sum.term_count++] = (ir_term){a, take}, sum.terms[sum.term_count++] = (ir_term){number, add};
+    return ir_append(out, l->graph, &sum, err);
+}
+
+#define EXTREMES_MAX 16u
+
+/* in pairs, pairs of pairs: as few levels as there can be */
+static ckks_status lower_extremes(lowering *l, const model_node *node, uint32_t *nodes, uint32_t count,
+                                  const double *bound, ckks_error *err) {
+    ckks_status rc = CKKS_OK;
+    for (; count > 1 && rc == CKKS_OK; count = (count + 1) / 2) {
+        for (uint32_t i = 0; i < count / 2 && rc == CKKS_OK; i++)
+            rc = append_extreme(&nodes[i], l, node, nodes[2 * i], nodes[2 * i + 1], NULL, err);
+        if (count % 2) nodes[count / 2] = nodes[count - 1];
+    }
+    if (rc == CKKS_OK && bound) rc = append_extreme(&nodes[0], l, node, nodes[0], MODEL_NONE, bound, err);
+    l->symbols[node->outputs[0]] = (symbol){.kind = SYMBOL_ENCRYPTED, .node = nodes[0]};
+    return rc;
+}
+
 static ckks_status extreme_lower(lowering *l, const model_node *node, ckks_error *err) {
     const bool is_max = node->proto->op_type[1] == 'a';
-    const uint32_t side = lower_is_encrypted(l, node, 0) ? 0 : 1;
-    const model_value *v = l->model->values;
-    const tensor *bound = node->input_count == 2 ? &v[node->inputs[1 - side]].constant : NULL;
-    if (node->input_count == 1) {
-        lower_pass(l, node);
-        return CKKS_OK;
+    const uint32_t count = l->model->values[node->outputs[0]].sample.count;
+    uint32_t *index = arena_take(l->memory, count, sizeof *index), nodes[EXTREMES_MAX], encrypted = 0;
+    double *bound = arena_take(l->memory, count, sizeof *bound);
+    ckks_status rc = CKKS_OK;
+    if (!index || !bound)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a maximum");
+    for (uint32_t k = 0; k < node->input_count && rc == CKKS_OK; k++) {
+        if (!lower_is_encrypted(l, node, k)) continue;
+        if (encrypted == EXTREMES_MAX)
+            return lower_refuse(l, node, "a maximum of more than 16 encrypted values",
+                                "use averages and train again", err);
+        rc = broadcast_input(&nodes[encrypted++], index, l, node, k, err);
     }
-    if (!bound || !bound->data || bound->count != 1 ||
-        v[node->inputs[side]].sample.count != v[node->outputs[0]].sample.count)
-        return lower_refuse(l, node, "a maximum needs comparisons, which encrypted numbers do not have",
-                            "only a bound of one constant (as Relu and Clip have) becomes a polynomial; use "
-                            "averages and train again",
-                            err);
-    const double value = bound->data[0];
-    activation f = {IR_CLIP, {is_max ? value : -INFINITY, is_max ? INFINITY : value}};
-    if (is_max && value == 0) f.function = IR_RELU;
-    return append(l, node, lower_symbol(l, node, side)->node, &f, err);
+    if (rc != CKKS_OK) return rc;
+    const bool is_bounded = constant_bound(bound, index, l, node);
+    bool is_one_number = is_bounded;
+    for (uint32_t i = 1; i < count && is_one_number; i++) is_one_number = bound[i] == bound[0];
+    if (encrypted > 1 || !is_one_number)
+        return lower_extremes(l, node, nodes, encrypted, is_bounded ? bound : NULL, err);
+    activation f = {IR_CLIP, {is_max ? bound[0] : -INFINITY, is_max ? INFINITY : bound[0]}};
+    if (is_max && bound[0] == 0) f.function = IR_RELU;
+    return append(l, node, nodes[0], &f, err);
 }
 
 /* ---- PRelu: slope * x + (1 - slope) * relu(x), a slope for each element ---- */
@@ -326,8 +412,10 @@ const operator_row operators_activation[] = {
      "polynomial; where calibration rows stay on one side of zero"},
     {"", "PRelu", 2, 2, 1, 0, prelu_evaluate, prelu_lower, "polynomial; constant slopes"},
     {"", "Clip", 1, 3, 1, 0, clip_evaluate, clip_lower, "polynomial; constant bounds"},
-    {"", "Max", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower, "polynomial; with one constant"},
-    {"", "Min", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower, "polynomial; with one constant"},
+    {"", "Max", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower,
+     "polynomials; each two encrypted values take one"},
+    {"", "Min", 1, OPERATOR_MANY, 1, 0, extreme_evaluate, extreme_lower,
+     "polynomials; each two encrypted values take one"},
     {"", "Pow", 2, 2, 1, 0, pow_evaluate, pow_lower,
      "one constant exponent within -16 and 16; broken or negative ones where calibration rows stay above "
      "zero"},

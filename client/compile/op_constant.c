@@ -106,6 +106,15 @@ static double one_of(double a, double b) {
     return (a != 0) != (b != 0);
 }
 
+static double is_nan(double x) {
+    return isnan(x);
+}
+/* as Python means it */
+static double modulo(double a, double b) {
+    const double rest = fmod(a, b);
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
 /* round is half to even: rint in the default mode */
 static const constant_function functions[] = {
     {"Not", is_not, NULL},         {"Sign", sign, NULL},
@@ -114,7 +123,7 @@ static const constant_function functions[] = {
     {"Greater", NULL, is_greater}, {"GreaterOrEqual", NULL, is_greater_or_equal},
     {"Less", NULL, is_less},       {"LessOrEqual", NULL, is_less_or_equal},
     {"And", NULL, both},           {"Or", NULL, either},
-    {"Xor", NULL, one_of}};
+    {"Xor", NULL, one_of},         {"IsNaN", is_nan, NULL}};
 
 static const constant_function *function_of(const model_node *node) {
     const constant_function *f = functions;
@@ -151,6 +160,84 @@ static ckks_status two_evaluate(evaluation *e, ckks_error *err) {
         e->out[0]->data[i] = f->two(e->in[0]->data[a[i]], e->in[1]->data[b[i]]);
     e->out[0]->is_integer = true;
     return CKKS_OK;
+}
+
+/* the attribute says whose sign the rest has */
+static ckks_status mod_evaluate(evaluation *e, ckks_error *err) {
+    const bool is_fmod = node_int(e->node, "fmod", 0) != 0;
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t rank, *a, *b;
+    ckks_status rc = broadcast_shape(dims, &rank, e->node, e->in[0], e->in[1], err);
+    if (rc == CKKS_OK) rc = output_shape(e, 0, dims, rank, err);
+    if (rc == CKKS_OK) rc = indices(&a, e, 0, err);
+    if (rc == CKKS_OK) rc = indices(&b, e, 1, err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++)
+        e->out[0]->data[i] = (is_fmod ? fmod : modulo)(e->in[0]->data[a[i]], e->in[1]->data[b[i]]);
+    e->out[0]->is_integer = e->in[0]->is_integer;
+    return rc;
+}
+
+static ckks_status infinite_evaluate(evaluation *e, ckks_error *err) {
+    const bool finds[] = {node_int(e->node, "detect_negative", 1) != 0,
+                          node_int(e->node, "detect_positive", 1) != 0};
+    const ckks_status rc = output_like(e, 0, e->in[0], err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++) {
+        const double x = e->in[0]->data[i];
+        e->out[0]->data[i] = isinf(x) && finds[x > 0];
+    }
+    e->out[0]->is_integer = true;
+    return rc;
+}
+
+/* [axes, how many]: the places of what is not zero, in order */
+static ckks_status places_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0];
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < x->count; i++) found += x->data[i] != 0;
+    const int64_t dims[2] = {x->rank, found};
+    const ckks_status rc = output_shape(e, 0, dims, 2, err);
+    for (uint32_t i = 0, at = 0; rc == CKKS_OK && i < x->count; i++) {
+        if (x->data[i] == 0) continue;
+        for (uint32_t axis = x->rank, rest = i; axis-- > 0; rest /= x->dims[axis])
+            e->out[0]->data[(size_t)axis * found + at] = rest % x->dims[axis];
+        at++;
+    }
+    e->out[0]->is_integer = true;
+    return rc;
+}
+
+static ckks_status one_hot_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0], *depth = e->in[1], *values = e->in[2];
+    int64_t dims[TENSOR_RANK_MAX];
+    uint32_t axis, inner = 1;
+    if (depth->count != 1 || values->count != 2 || x->rank >= TENSOR_RANK_MAX ||
+        !(depth->data[0] >= 1 && depth->data[0] <= COMPUTED_MAX))
+        return node_error(e->node, err, "its depth or values do not fit");
+    const uint32_t size = (uint32_t)depth->data[0];
+    ckks_status rc = node_axis(&axis, e->node, node_int(e->node, "axis", -1), x->rank + 1, err);
+    if (rc != CKKS_OK) return rc;
+    for (uint32_t i = 0; i <= x->rank; i++) dims[i] = i == axis ? size : x->dims[i > axis ? i - 1 : i];
+    for (uint32_t i = axis; i < x->rank; i++) inner *= x->dims[i];
+    rc = output_shape(e, 0, dims, x->rank + 1, err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < e->out[0]->count; i++) {
+        const double wanted = x->data[(size_t)(i / inner / size) * inner + i % inner];
+        const double at = trunc(wanted < 0 ? wanted + size : wanted);
+        e->out[0]->data[i] = values->data[at == i / inner % size];
+    }
+    e->out[0]->is_integer = values->is_integer;
+    return rc;
+}
+
+/* ones on a diagonal, in the shape of its input */
+static ckks_status eye_evaluate(evaluation *e, ckks_error *err) {
+    const tensor *x = e->in[0];
+    const int64_t shift = node_int(e->node, "k", 0);
+    if (x->rank != 2) return node_error(e->node, err, "needs two axes");
+    const ckks_status rc = output_like(e, 0, x, err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < x->dims[0]; i++)
+        if (shift > -(int64_t)i - 1 && shift < (int64_t)x->dims[1] - i)
+            e->out[0]->data[(int64_t)i * x->dims[1] + i + shift] = 1;
+    return rc;
 }
 
 static ckks_status where_evaluate(evaluation *e, ckks_error *err) {
@@ -252,6 +339,12 @@ const operator_row operators_constant[] = {
     CONSTANT("And", 2, two_evaluate),
     CONSTANT("Or", 2, two_evaluate),
     CONSTANT("Xor", 2, two_evaluate),
+    CONSTANT("Mod", 2, mod_evaluate),
+    CONSTANT("IsNaN", 1, one_evaluate),
+    CONSTANT("IsInf", 1, infinite_evaluate),
+    CONSTANT("NonZero", 1, places_evaluate),
+    CONSTANT("OneHot", 3, one_hot_evaluate),
+    {"", "EyeLike", 1, 1, 1, OPERATOR_SHAPE_ONLY, eye_evaluate, never_lowered, NULL},
     {"", "Where", 3, 3, 1, 0, where_evaluate, where_lower, "constant condition"},
     {0},
 };

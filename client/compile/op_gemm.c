@@ -1,4 +1,4 @@
-/* Gemm and MatMul with one constant factor: dense layers. */
+/* Gemm and MatMul: dense layers where one factor is constant, products of two encrypted matrices. */
 #include "client/compile/operator.h"
 
 /* Products seen as matrices: y[t][m][n] = alpha * sum_k a[t][m][k] * b[t][k][n], each side possibly stored
@@ -162,15 +162,41 @@ static ckks_status product_matrix(sparse **out, lowering *l, const product *p, c
     return CKKS_OK;
 }
 
+/* two encrypted factors: a product for each term of each sum */
+static ckks_status lower_encrypted_factors(lowering *l, const model_node *node, const product *p,
+                                           const double *bias, ckks_error *err) {
+    const uint64_t rows = (uint64_t)p->batch * p->m * p->n, products = rows * p->k;
+    if (!products || products / p->k != rows || products > PRODUCTS_MAX)
+        return lower_refuse(l, node, "a product of two encrypted matrices with more than 65,536 terms",
+                            "make one factor an initialiser, or both smaller", err);
+    uint32_t *at_a = arena_take(l->memory, products, sizeof *at_a);
+    uint32_t *at_b = arena_take(l->memory, products, sizeof *at_b);
+    double *weight = arena_take(l->memory, products, sizeof *weight);
+    if (!at_a || !at_b || !weight)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a product");
+    for (uint32_t i = 0; i < products; i++) {
+        const uint32_t k = i % p->k, row = i / p->k, column = row % p->n, t = row / p->n / p->m;
+        at_a[i] = p->a_start[t] + row / p->n % p->m * p->a_row + k * p->a_column;
+        at_b[i] = p->b_start[t] + k * p->b_row + column * p->b_column;
+        weight[i] = p->alpha;
+    }
+    const bilinear form = {.a = lower_symbol(l, node, 0)->node,
+                           .b = lower_symbol(l, node, 1)->node,
+                           .rows = (uint32_t)rows,
+                           .run = p->k,
+                           .at_a = at_a,
+                           .at_b = at_b,
+                           .weight = p->alpha == 1 ? NULL : weight,
+                           .bias = bias};
+    return lower_bilinear(l, node, &form, err);
+}
+
 static ckks_status lower_product(lowering *l, const model_node *node, const product *p, const double *bias,
                                  ckks_error *err) {
     const bool is_a = lower_is_encrypted(l, node, 0);
     const uint32_t constant = node->inputs[is_a ? 1 : 0];
     sparse *matrix;
-    if (is_a && lower_is_encrypted(l, node, 1))
-        return lower_refuse(
-            l, node, "a product of two encrypted matrices",
-            "only products with constant weights are compiled: make one factor an initialiser", err);
+    if (is_a && lower_is_encrypted(l, node, 1)) return lower_encrypted_factors(l, node, p, bias, err);
     const uint32_t encrypted = node->inputs[is_a ? 0 : 1];
     const ckks_status rc = product_matrix(&matrix, l, p, l->model->values[constant].constant.data, is_a,
                                           l->model->values[encrypted].sample.count, err);
@@ -208,7 +234,9 @@ static ckks_status matmul_lower(lowering *l, const model_node *node, ckks_error 
 }
 
 const operator_row operators_gemm[] = {
-    {"", "Gemm", 2, 3, 1, 0, gemm_evaluate, gemm_lower, "one factor constant"},
-    {"", "MatMul", 2, 2, 1, 0, matmul_evaluate, matmul_lower, "one factor constant"},
+    {"", "Gemm", 2, 3, 1, 0, gemm_evaluate, gemm_lower,
+     "one factor constant, or two encrypted ones with up to 65,536 terms"},
+    {"", "MatMul", 2, 2, 1, 0, matmul_evaluate, matmul_lower,
+     "one factor constant, or two encrypted ones with up to 65,536 terms"},
     {0},
 };

@@ -1,6 +1,8 @@
-/* Softmax, LogSoftmax and ArgMax: what comes after the scores, taken by the client once they are decrypted.
+/*
+ * Softmax, LogSoftmax and ArgMax: what comes after the scores, taken by the client once they are decrypted.
+ * Softmaxes elsewhere are made of polynomials.
  */
-#include "client/compile/operator.h"
+#include "client/compile/groups.h"
 
 #include <math.h>
 
@@ -55,11 +57,38 @@ static ckks_status softmax_evaluate(evaluation *e, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* Within the model: of x minus its group's mean, which changes nothing, so that the sum of n exponentials is
+ * at least n and its reciprocal and logarithm are polynomials whatever the rows are. */
+static ckks_status softmax_polynomials(lowering *l, const model_node *node, ckks_error *err) {
+    const tensor *x = &l->model->values[node->inputs[0]].sample;
+    const uint32_t axis = axis_of(node, x, softmax_axis(l->model)), count = x->count;
+    bool is_within[TENSOR_RANK_MAX];
+    groups g;
+    uint32_t sum, scaled;
+    ir_node power = {.kind = IR_ACTIVATION, .count = count, .function = IR_EXP, .source = node->label};
+    ir_node last = {.kind = IR_ACTIVATION, .function = IR_POW, .parameters = {-1}, .source = node->label};
+    ir_node made = {.kind = IR_PRODUCT, .count = count};
+    if (axis == MODEL_NONE || !count) return node_error(node, err, "axis is out of range");
+    for (uint32_t i = 0; i < x->rank; i++)
+        is_within[i] = i == axis || (i > axis && l->model->opset && l->model->opset < 13);
+    ckks_status rc = groups_by_axes(&g, node, x, is_within, l->memory, err);
+    if (rc == CKKS_OK) rc = groups_append_centred(&power.a, l, node, &g, lower_symbol(l, node, 0)->node, err);
+    if (rc == CKKS_OK) rc = ir_append(&made.a, l->graph, &power, err);
+    if (rc == CKKS_OK) rc = groups_append_sum(&last.a, l, node, &g, made.a, 1, NULL, err);
+    if (rc != CKKS_OK) return rc;
+    last.count = g.count;
+    if (is_log(node)) last.function = IR_LOG;
+    if ((rc = ir_append(&sum, l->graph, &last, err)) != CKKS_OK) return rc;
+    if ((rc = groups_append_spread(&scaled, l, node, &g, sum, NULL, err)) != CKKS_OK) return rc;
+    made.b = scaled;
+    if (!is_log(node)) return lower_append(l, node, &made, err);
+    return lower_difference(l, node, power.a, scaled, count, err);
+}
+
 static ckks_status softmax_lower(lowering *l, const model_node *node, ckks_error *err) {
-    if (!softmax_takes_row(l->model, node, &l->model->values[node->inputs[0]].sample))
-        return lower_refuse(l, node, "a softmax within the row divides by encrypted values",
-                            "only a softmax over all scores, at the end, is possible: the client computes it",
-                            err);
+    if (!l->is_final[node->outputs[0]] ||
+        !softmax_takes_row(l->model, node, &l->model->values[node->inputs[0]].sample))
+        return softmax_polynomials(l, node, err);
     l->symbols[node->outputs[0]] =
         (symbol){.kind = SYMBOL_CLIENT,
                  .node = lower_symbol(l, node, 0)->node,
@@ -111,9 +140,11 @@ static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error 
     return CKKS_OK;
 }
 
+#define SOFTMAX "over all scores at the output; elsewhere encrypted: polynomials"
+
 const operator_row operators_output[] = {
-    {"", "Softmax", 1, 1, 1, OPERATOR_CLIENT_SIDE, softmax_evaluate, softmax_lower, "over all scores"},
-    {"", "LogSoftmax", 1, 1, 1, OPERATOR_CLIENT_SIDE, softmax_evaluate, softmax_lower, "over all scores"},
+    {"", "Softmax", 1, 1, 1, OPERATOR_CLIENT_SIDE, softmax_evaluate, softmax_lower, SOFTMAX},
+    {"", "LogSoftmax", 1, 1, 1, OPERATOR_CLIENT_SIDE, softmax_evaluate, softmax_lower, SOFTMAX},
     {"", "ArgMax", 1, 1, 1, OPERATOR_AFTER_SCORES | OPERATOR_CLIENT_SIDE, argmax_evaluate, argmax_lower,
      NULL},
     {0},

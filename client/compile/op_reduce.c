@@ -57,12 +57,13 @@ static ckks_status reduction_read(reduction *r, const model_node *node, const te
     return CKKS_OK;
 }
 
-typedef enum kind { SUM, MEAN, SUM_SQUARE, L1, L2, MAXIMUM, MINIMUM, PRODUCT } kind;
+typedef enum kind { SUM, MEAN, SUM_SQUARE, L1, L2, MAXIMUM, MINIMUM, PRODUCT, LOG_SUM, LOG_SUM_EXP } kind;
 
 static kind kind_of(const model_node *node) {
-    static const char *const names[] = {"ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1",
-                                        "ReduceL2",  "ReduceMax",  "ReduceMin",       "ReduceProd"};
-    for (int i = 0; i < 8; i++)
+    static const char *const names[] = {"ReduceSum",    "ReduceMean",     "ReduceSumSquare", "ReduceL1",
+                                        "ReduceL2",     "ReduceMax",      "ReduceMin",       "ReduceProd",
+                                        "ReduceLogSum", "ReduceLogSumExp"};
+    for (int i = 0; i < 10; i++)
         if (strcmp(names[i], node->proto->op_type) == 0) return (kind)i;
     return SUM;
 }
@@ -74,6 +75,8 @@ static double combined(kind k, double so_far, double x) {
         return so_far + x * x;
     case L1:
         return so_far + fabs(x);
+    case LOG_SUM_EXP:
+        return so_far + exp(x);
     case MAXIMUM:
         return fmax(so_far, x);
     case MINIMUM:
@@ -99,6 +102,7 @@ static ckks_status reduce_evaluate(evaluation *e, ckks_error *err) {
     for (uint32_t i = 0; i < r.count; i++) {
         if (k == MEAN) y[i] /= r.run;
         if (k == L2) y[i] = sqrt(y[i]);
+        if (k == LOG_SUM || k == LOG_SUM_EXP) y[i] = log(y[i]);
     }
     e->out[0]->is_integer = x->is_integer;
     return CKKS_OK;
@@ -188,10 +192,12 @@ static ckks_status reduce_lower(lowering *l, const model_node *node, ckks_error 
     ir_node square = {.kind = IR_PRODUCT, .count = count, .a = from, .b = from, .source = node->label};
     ir_node size = {.kind = IR_ACTIVATION, .count = count, .a = from, .source = node->label};
     ir_node root = {.kind = IR_ACTIVATION, .count = r.count, .function = IR_POW, .parameters = {0.5}};
-    size.function = IR_ABS;
+    const bool is_log = k == LOG_SUM || k == LOG_SUM_EXP;
+    size.function = k == L1 ? IR_ABS : IR_EXP;
+    if (is_log) root.function = IR_LOG;
     if (k == SUM_SQUARE || k == L2) rc = ir_append(&from, l->graph, &square, err);
-    if (k == L1) rc = ir_append(&from, l->graph, &size, err);
-    if (rc == CKKS_OK && k != L2) return lower_linear(l, node, from, matrix, NULL, err);
+    if (k == L1 || k == LOG_SUM_EXP) rc = ir_append(&from, l->graph, &size, err);
+    if (rc == CKKS_OK && k != L2 && !is_log) return lower_linear(l, node, from, matrix, NULL, err);
     if (rc == CKKS_OK) rc = ir_linear(&root.a, l->graph, from, matrix, NULL, node->label, err);
     return rc == CKKS_OK ? lower_append(l, node, &root, err) : rc;
 }
@@ -205,6 +211,8 @@ const operator_row operators_reduce[] = {
     REDUCE("ReduceSumSquare", 0, "constant axes"),
     REDUCE("ReduceL1", 0, "polynomial; constant axes"),
     REDUCE("ReduceL2", 0, "polynomial; where calibration rows stay above zero"),
+    REDUCE("ReduceLogSum", 0, "polynomial; where calibration rows keep the sum above zero"),
+    REDUCE("ReduceLogSumExp", 0, "polynomials"),
     REDUCE("ReduceMax", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,
            "a maximum needs comparisons: use ReduceMean"),
     REDUCE("ReduceMin", OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED,

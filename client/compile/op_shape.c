@@ -159,6 +159,23 @@ static ckks_status cast_lower(lowering *l, const model_node *node, ckks_error *e
     return pass_lower(l, node, err);
 }
 
+/* the type of its second input */
+static ckks_status cast_like_evaluate(evaluation *e, ckks_error *err) {
+    const ckks_status rc = identity_evaluate(e, err);
+    if (rc != CKKS_OK) return rc;
+    e->out[0]->is_integer = e->in[1]->is_integer;
+    for (uint32_t i = 0; i < e->out[0]->count && e->out[0]->is_integer; i++)
+        e->out[0]->data[i] = trunc(e->out[0]->data[i]);
+    return CKKS_OK;
+}
+
+static ckks_status cast_like_lower(lowering *l, const model_node *node, ckks_error *err) {
+    if (lower_is_encrypted(l, node, 0) && l->model->values[node->inputs[1]].sample.is_integer)
+        return lower_refuse(l, node, "encrypted numbers cannot be rounded to integers",
+                            "cast to float, or leave the cast out: values stay real numbers", err);
+    return pass_lower(l, node, err);
+}
+
 static ckks_status constant_list(evaluation *e, const Onnx__Attribute *a, ckks_error *err) {
     const bool is_float = a->n_floats > 0;
     const int64_t dims[1] = {(int64_t)(is_float ? a->n_floats : a->n_ints)};
@@ -193,6 +210,7 @@ const operator_row operators_shape[] = {
     {"", "Dropout", 1, 3, 2, 0, dropout_evaluate, dropout_lower, "left out"},
     {"", "Identity", 1, 1, 1, OPERATOR_AFTER_SCORES, identity_evaluate, pass_lower, NULL},
     {"", "Cast", 1, 1, 1, OPERATOR_AFTER_SCORES, cast_evaluate, cast_lower, "to real numbers"},
+    {"", "CastLike", 2, 2, 1, 0, cast_like_evaluate, cast_like_lower, "to real numbers"},
     {"", "Constant", 0, 0, 1, OPERATOR_CONSTANT_ONLY, constant_evaluate, pass_lower, NULL},
     {0},
 };

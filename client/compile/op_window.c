@@ -142,12 +142,16 @@ typedef struct pool {
     window window;
     uint32_t planes;
     bool counts_pad, takes_maximum;
+    int64_t power; /* of sizes whose root of sums a LpPool takes; 0: not one */
 } pool;
 
 static ckks_status pool_read(pool *p, const model_node *node, const tensor *x, ckks_error *err) {
     ckks_status rc;
     *p = (pool){.counts_pad = node_int(node, "count_include_pad", 0) != 0,
-                .takes_maximum = strstr(node->proto->op_type, "Max") != NULL};
+                .takes_maximum = strstr(node->proto->op_type, "Max") != NULL,
+                .power = strstr(node->proto->op_type, "Lp") ? node_int(node, "p", 2) : 0};
+    if (p->power < 0 || (!p->power && strstr(node->proto->op_type, "Lp")))
+        return node_error(node, err, "a norm of order %lld", (long long)p->power);
     if (strncmp(node->proto->op_type, "Global", 6) == 0) {
         if (x->rank < 3) return node_error(node, err, "its input has %u axes", x->rank);
         p->window = (window){.axes = x->rank - 2, .in_count = 1, .out_count = 1};
@@ -195,11 +199,34 @@ static ckks_status pool_evaluate(evaluation *e, ckks_error *err) {
         for (uint32_t plane = 0; plane < p.planes; plane++) {
             const double *seen = x->data + (size_t)plane * w->in_count;
             double sum = 0, top = -INFINITY;
-            for (uint32_t i = 0; i < count; i++) sum += seen[in[i]], top = fmax(top, seen[in[i]]);
-            e->out[0]->data[(size_t)plane * w->out_count + out] = p.takes_maximum ? top : sum / divisor;
+            for (uint32_t i = 0; i < count; i++) {
+                sum += p.power ? pow(fabs(seen[in[i]]), (double)p.power) : seen[in[i]];
+                top = fmax(top, seen[in[i]]);
+            }
+            e->out[0]->data[(size_t)plane * w->out_count + out] = p.takes_maximum ? top
+                                                                  : p.power ? pow(sum, 1.0 / (double)p.power)
+                                                                            : sum / divisor;
         }
     }
     return CKKS_OK;
+}
+
+/* roots of sums of powers of sizes */
+static ckks_status lower_norms(lowering *l, const model_node *node, const pool *p, const sparse *sums,
+                               ckks_error *err) {
+    const uint32_t from = lower_symbol(l, node, 0)->node, count = sums->column_count;
+    ir_node size = {
+        .kind = IR_ACTIVATION, .function = IR_ABS, .count = count, .a = from, .source = node->label};
+    ir_node root = {.kind = IR_ACTIVATION, .function = IR_POW, .count = sums->row_count, .parameters = {0.5}};
+    uint32_t sizes;
+    if (p->power > 2)
+        return lower_refuse(l, node, "it takes roots of sums of powers above 2",
+                            "use p = 2, or AveragePool, and train again", err);
+    if (p->power == 2) size.kind = IR_PRODUCT, size.b = from;
+    ckks_status rc = ir_append(&sizes, l->graph, &size, err);
+    if (rc == CKKS_OK && p->power == 1) return lower_linear(l, node, sizes, sums, NULL, err);
+    if (rc == CKKS_OK) rc = ir_linear(&root.a, l->graph, sizes, sums, NULL, node->label, err);
+    return rc == CKKS_OK ? lower_append(l, node, &root, err) : rc;
 }
 
 static ckks_status pool_lower(lowering *l, const model_node *node, ckks_error *err) {
@@ -219,10 +246,11 @@ static ckks_status pool_lower(lowering *l, const model_node *node, ckks_error *e
         const uint32_t divisor = pool_window(in, &count, &p, row % w->out_count);
         for (uint32_t i = 0; i < count; i++) {
             m->column[entry] = row / w->out_count * w->in_count + in[i];
-            m->value[entry++] = 1.0 / divisor;
+            m->value[entry++] = p.power ? 1 : 1.0 / divisor;
         }
         m->row_start[row + 1] = entry;
     }
+    if (p.power) return lower_norms(l, node, &p, m, err);
     return lower_linear(l, node, lower_symbol(l, node, 0)->node, m, NULL, err);
 }
 
@@ -234,10 +262,14 @@ static ckks_status maximum_lower(lowering *l, const model_node *node, ckks_error
         err);
 }
 
+#define LP_POOL "p of 1 or 2; polynomial; p = 2 where calibration rows keep the norm away from zero"
+
 const operator_row operators_window[] = {
     {"", "Conv", 2, 3, 1, 0, conv_evaluate, conv_lower, "constant weights"},
     {"", "AveragePool", 1, 1, 1, 0, pool_evaluate, pool_lower, NULL},
     {"", "GlobalAveragePool", 1, 1, 1, 0, pool_evaluate, pool_lower, NULL},
+    {"", "LpPool", 1, 1, 1, 0, pool_evaluate, pool_lower, LP_POOL},
+    {"", "GlobalLpPool", 1, 1, 1, 0, pool_evaluate, pool_lower, LP_POOL},
     {"", "MaxPool", 1, 1, 2, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, pool_evaluate, maximum_lower,
      "a maximum needs comparisons: use AveragePool with the same kernel and train again"},
     {"", "GlobalMaxPool", 1, 1, 1, OPERATOR_CONSTANT_ONLY | OPERATOR_REFUSED, pool_evaluate, maximum_lower,

@@ -64,7 +64,8 @@ const operator_row *operator_row_at(uint32_t index);
 extern const operator_row operators_gemm[], operators_window[], operators_normalization[],
     operators_elementwise[], operators_shape[], operators_classifier[], operators_encode[],
     operators_linear[], operators_activation[], operators_output[], operators_move[], operators_reduce[],
-    operators_constant[], operators_svm[], operators_resize[], operators_transposed[], operators_layer_norm[];
+    operators_constant[], operators_svm[], operators_resize[], operators_transposed[], operators_normalise[],
+    operators_einsum[], operators_place[], operators_fourier[];
 
 /* ---- help for evaluate ---- */
 

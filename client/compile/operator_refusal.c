@@ -9,11 +9,7 @@
     "64; torch: SiLU), and export that"
 #define FLOAT_MODEL                                                                                          \
     "export the model before quantisation: encrypted numbers are real, so it is neither slower nor larger"
-#define QUANTISED  "quantised numbers are rounded, and polynomials do not round"
-#define STATISTICS "it divides by a value that depends on the input"
-#define BATCH_NORM                                                                                           \
-    "train with BatchNormalization instead, whose statistics are constants once training is over, or with "  \
-    "LayerNormalization, which takes a polynomial and more levels"
+#define QUANTISED "quantised numbers are rounded, and polynomials do not round"
 #define RECURRENT "steps that feed each other are as many levels, more than there are"
 #define FEED_FORWARD                                                                                         \
     "use one-dimensional convolutions over the sequence, or a dense network on features of it"
@@ -23,22 +19,13 @@ typedef struct refusal_row {
 } refusal_row;
 
 static const refusal_row rows[] = {
-    {"LpPool", "it takes roots of sums", "use AveragePool and train again"},
-    {"GlobalLpPool", "it takes roots of sums", "use GlobalAveragePool and train again"},
-    {"RMSNormalization", STATISTICS, BATCH_NORM},
-    {"GroupNormalization", STATISTICS, BATCH_NORM},
-    {"MeanVarianceNormalization", STATISTICS, BATCH_NORM},
-    {"LpNormalization", STATISTICS, BATCH_NORM},
-    {"LRN", STATISTICS, BATCH_NORM},
     {"Hardmax", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
     {"TopK", "encrypted numbers cannot be compared", "end the model at the scores: the client sorts"},
     {"ArgMin", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
-    {"NonZero", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
     {"NonMaxSuppression", "encrypted numbers cannot be compared",
      "end the model at the boxes and scores: the client selects"},
     {"ThresholdedRelu", "it jumps, and polynomials do not", "use Relu or x*Sigmoid(x) and train again"},
     {"Shrink", "it jumps, and polynomials do not", "use x*Sigmoid(x) and train again"},
-    {"Mod", "it jumps, and polynomials do not", "apply it before encryption"},
     {"LSTM", RECURRENT, FEED_FORWARD},
     {"GRU", RECURRENT, FEED_FORWARD},
     {"RNN", RECURRENT, FEED_FORWARD},
@@ -47,10 +34,6 @@ static const refusal_row rows[] = {
     {"If", "a branch on encrypted data cannot be taken", "export the branch that inference takes"},
     {"Attention", "scores between positions are softmaxed, which divides by encrypted values",
      "use convolutions or a linear attention without a softmax"},
-    {"Scatter", "where it writes is not compiled", "write the placement as a MatMul with constants"},
-    {"ScatterND", "where it writes is not compiled", "write the placement as a MatMul with constants"},
-    {"ScatterElements", "where it writes is not compiled", "write the placement as a MatMul with constants"},
-    {"Einsum", "it is not compiled", "write it as MatMul, Transpose and Reshape"},
     {"RandomNormal", "it gives other numbers each time", "export the model in evaluation mode"},
     {"RandomUniform", "it gives other numbers each time", "export the model in evaluation mode"},
     {"QuantizeLinear", QUANTISED, FLOAT_MODEL},

@@ -9,7 +9,8 @@ static const operator_row *const families[] = {
     operators_move,        operators_shape,      operators_constant,
     operators_output,      operators_classifier, operators_encode,
     operators_linear,      operators_svm,        operators_resize,
-    operators_transposed,  operators_layer_norm, NULL};
+    operators_transposed,  operators_normalise,  operators_einsum,
+    operators_place,       operators_fourier,    NULL};
 
 const operator_row *operator_row_at(uint32_t index) {
     for (const operator_row *const *family = families; *family; family++)

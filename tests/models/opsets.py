@@ -27,6 +27,31 @@ class BatchNormalization(OpRun):
         return ((x - mean.reshape(axes)) * factor.reshape(axes) + shift.reshape(axes),)
 
 
+class GlobalLpPool(OpRun):
+    """onnx.reference has none."""
+
+    def _run(self, x, p=None):
+        return ((np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p),)
+
+
+class LpNormalization(OpRun):
+    """onnx.reference forgets the sizes where p is 1."""
+
+    def _run(self, x, axis=None, p=None):
+        return (x / (np.abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p),)
+
+
+class LRN(OpRun):
+    """onnx.reference counts channels by the batch."""
+
+    def _run(self, x, alpha=None, beta=None, bias=None, size=None):
+        sums = np.zeros_like(x)
+        for c in range(x.shape[1]):
+            first = max(0, c - (size - 1) // 2)
+            sums[:, c] = (x[:, first:c + size // 2 + 1] ** 2).sum(axis=1)
+        return (x / (bias + alpha / size * sums) ** beta,)
+
+
 def weights(name, *shape):
     return numpy_helper.from_array(rng.normal(0, 0.5, shape).astype(np.float32), name)
 
@@ -51,7 +76,7 @@ def case(name, opset, shape, nodes, initialisers, outputs=("y",), listed=(), siz
                               producer_name="ckksd tests/models")
     path = os.path.join(WHERE, name)
     onnx.save(model, path + ".onnx")
-    session = ReferenceEvaluator(path + ".onnx", new_ops=[BatchNormalization] if opset < 14 else None)
+    session = ReferenceEvaluator(path + ".onnx", new_ops=[GlobalLpPool, LpNormalization, LRN] + [BatchNormalization] * (opset < 14))
     lines = []
     for _ in range(ROWS):
         row = rng.uniform(-size, size, [1 if isinstance(d, str) else d for d in shape]).astype(np.float32)
@@ -257,6 +282,94 @@ def gates():
         case(f"gate_{name}-17", 17, ["n", 3], nodes, given, outputs=("out",), size=3.0)
 
 
+def normalisations():
+    """Statistics of the row itself; one small model each, so that each is compiled by itself."""
+    scale, shift = positive("scale", 4), weights("shift", 4)
+    by_group = [positive("scale", 2), weights("shift", 2)]
+    group = node("GroupNormalization", ["x", "scale", "shift"], ["y"], "norm", num_groups=2, epsilon=0.01)
+    case("group_norm-18", 18, ["n", 4, 2, 2], [group], by_group)
+    case("group_norm-21", 21, ["n", 4, 2, 2], [group], [scale, shift])
+    case("rms_norm-23", 23, ["n", 4], [node("RMSNormalization", ["x", "scale"], ["y"], "norm", epsilon=0.1)], [scale])
+    case("mean_variance-13", 13, ["n", 2, 3, 3], [node("MeanVarianceNormalization", ["x"], ["y"], "norm", axes=[2, 3])], [])
+    case("lp_norm-22", 22, ["n", 6], [node("LpNormalization", ["x"], ["y"], "norm", axis=-1, p=2)], [])
+    case("lp_norm_sizes-22", 22, ["n", 6], [node("LpNormalization", ["x"], ["y"], "norm", axis=1, p=1)], [])
+    case("lrn-13", 13, ["n", 4, 2, 2], [node("LRN", ["x"], ["y"], "norm", size=3, alpha=0.5, beta=0.75, bias=1.5)], [])
+    case("lp_pool-22", 22, ["n", 2, 4, 4], [node("LpPool", ["x"], ["y"], "pool", kernel_shape=[2, 2], strides=[2, 2])], [])
+    case("global_lp_pool-22", 22, ["n", 2, 3, 3], [node("GlobalLpPool", ["x"], ["y"], "pool", p=2)], [])
+
+
+def attention():
+    """Softmaxes within the row, and products of two encrypted matrices."""
+    case("softmax_within-13", 13, ["n", 3, 4],
+         [node("Softmax", ["x"], ["s"], "softmax", axis=1), node("MatMul", ["s", "w"], ["y"], "mix")], [weights("w", 4, 2)])
+    case("log_softmax_within-13", 13, ["n", 2, 4], [node("LogSoftmax", ["x"], ["y"], "softmax", axis=-1)], [])
+    nodes = [node("MatMul", ["x", f"w{i}"], [i], f"to_{i}") for i in "qkv"]
+    nodes += [node("Transpose", ["k"], ["t"], "turn", perm=[0, 2, 1]), node("MatMul", ["q", "t"], ["s"], "scores"),
+              node("Mul", ["s", "share"], ["u"], "scaled"), node("Softmax", ["u"], ["p"], "softmax", axis=-1),
+              node("MatMul", ["p", "v"], ["y"], "attention")]
+    case("attention-17", 17, ["n", 3, 4], nodes, [weights(f"w{i}", 4, 4) for i in "qkv"] + [number("share", 0.5)])
+    nodes = [node("Einsum", ["x", "w"], ["a"], "layer", equation="b i j, jk -> b i k"),
+             node("Einsum", ["a", "x"], ["s"], "scores", equation="...ik,...jk"),
+             node("Einsum", ["s", "s", "v"], ["y"], "form", equation="bij,bji,j->bi")]
+    case("einsum-12", 12, ["n", 2, 3], nodes, [weights("w", 3, 3), weights("v", 2)])
+    nodes = [node("MatMul", ["x", "w"], ["a"], "layer"), node("Max", ["a", "x"], ["b"], "larger"),
+             node("Min", ["b", "rims"], ["c"], "at_most"), node("Max", ["x", "low", "a"], ["d"], "largest"),
+             node("Concat", ["c", "d"], ["y"], "join", axis=1)]
+    case("extremes-13", 13, ["n", 4], nodes, [weights("w", 4, 4), weights("rims", 4), number("low", -0.2)])
+
+
+def placement():
+    nodes = [node("GatherElements", ["x", "order"], ["a"], "elements", axis=2), node("GatherND", ["a", "pairs"], ["b"], "slices", batch_dims=1),
+             node("ScatterElements", ["x", "order", "a"], ["c"], "put", axis=2, reduction="add"),
+             node("ScatterND", ["c", "spot", "row"], ["d"], "set"), node("CumSum", ["d", "two"], ["e"], "running", reverse=1),
+             node("Trilu", ["e", "minus"], ["f"], "lower", upper=0), node("Compress", ["f", "keep"], ["g"], "kept", axis=2),
+             node("Flatten", ["g"], ["h"], "flat"), node("Concat", ["h", "b"], ["i"], "join", axis=1),
+             node("CastLike", ["i", "x"], ["y"], "real")]
+    nodes.insert(0, node("Cast", ["keep_numbers"], ["keep"], "condition", to=TensorProto.BOOL))
+    order = numpy_helper.from_array(np.array([[[2, 0, 1], [0, 1, 2], [1, -1, 0]]], dtype=np.int64), "order")
+    case("placement-18", 18, [1, 3, 3], nodes,
+         [order, numpy_helper.from_array(np.array([[1]], dtype=np.int64), "pairs"),
+          numpy_helper.from_array(np.array([[0, 2]], dtype=np.int64), "spot"), weights("row", 1, 3), numpy_helper.from_array(np.array(2, dtype=np.int64), "two"),
+          numpy_helper.from_array(np.array(-1, dtype=np.int64), "minus"), whole("keep_numbers", 1, 0, 1)])
+
+
+def signals():
+    """A spectrum: a window, half of a DFT, sizes of its parts."""
+    nodes = [node("HannWindow", ["eight"], ["w"], "window", periodic=0), node("Unsqueeze", ["w", "last"], ["v"], "column"),
+             node("Mul", ["x", "v"], ["a"], "windowed"), node("DFT", ["a"], ["b"], "spectrum", axis=1, onesided=1),
+             node("ReduceSumSquare", ["b"], ["y"], "power", axes=[2], keepdims=0)]
+    case("spectrum-17", 17, ["n", 8, 1], nodes, [numpy_helper.from_array(np.array(8, dtype=np.int64), "eight"), whole("last", 1)])
+    nodes = [node("HammingWindow", ["four"], ["w"], "window"), node("STFT", ["x", "step", "w", "four"], ["y"], "frames")]
+    case("frames-17", 17, ["n", 8, 1], nodes, [numpy_helper.from_array(np.array(v, dtype=np.int64), n) for n, v in (("four", 4), ("step", 2))])
+    nodes = [node("BlackmanWindow", ["six"], ["w"], "window"), node("Mul", ["x", "w"], ["a"], "windowed"),
+             node("Unsqueeze", ["a", "last"], ["b"], "column"), node("DFT", ["b", "", "axis"], ["y"], "whole")]
+    case("dft-20", 20, ["n", 6], nodes, [numpy_helper.from_array(np.array(v, dtype=np.int64), n) for n, v in (("six", 6), ("axis", 1))] + [whole("last", 2)])
+
+
+def constants():
+    """What is computed while the model is read: all of it ends in weights."""
+    nodes = [node("OneHot", ["classes", "depth", "marks"], ["a"], "hot"), node("EyeLike", ["a"], ["b"], "eye", k=1),
+             node("Add", ["a", "b"], ["w"], "weights"), node("MatMul", ["x", "w"], ["c"], "layer"),
+             node("NonZero", ["classes"], ["d"], "found"), node("Mod", ["d", "two"], ["e"], "odd"), node("Cast", ["e"], ["f"], "real", to=FLOAT),
+             node("ReduceSum", ["f"], ["g"], "count", keepdims=0), node("Mul", ["c", "g"], ["h"], "times"),
+             node("IsNaN", ["w"], ["i"], "nan"), node("IsInf", ["w"], ["j"], "inf"), node("Or", ["i", "j"], ["k"], "bad"),
+             node("Where", ["k", "zero", "w"], ["l"], "clean"), node("MatMul", ["h", "l"], ["y"], "last")]
+    case("constants-17", 17, ["n", 3], nodes,
+         [whole("classes", 2, -1, 0), numpy_helper.from_array(np.array(3, dtype=np.int64), "depth"), whole("two", 2),
+          numpy_helper.from_array(np.array([-0.5, 0.75], dtype=np.float32), "marks"), number("zero", 0)])
+
+
+def later():
+    """Written after the others, with numbers of their own."""
+    global rng
+    rng = np.random.default_rng(23)
+    normalisations()
+    attention()
+    placement()
+    signals()
+    constants()
+
+
 if __name__ == "__main__":
     os.makedirs(WHERE, exist_ok=True)
     warnings.simplefilter("ignore")
@@ -267,3 +380,4 @@ if __name__ == "__main__":
     types()
     functions()
     gates()
+    later()

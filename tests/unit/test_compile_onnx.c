@@ -193,13 +193,13 @@ static void every_refusal_behind_a_refusal_is_found(void **state) {
         if (!strstr(err.message, all[i])) fail_msg("'%s' is not in '%s'", all[i], err.message);
 }
 
-static void product_of_two_encrypted_matrices_is_refused(void **state) {
+static void product_of_two_large_encrypted_matrices_is_refused(void **state) {
     (void)state;
-    const int64_t in[] = {-1, 2, 2};
+    const int64_t in[] = {-1, 48, 48};
     ckks_error err;
     onnx_builder *b = onnx_builder_create();
     onnx_builder_input(b, "x", 3, in);
-    const float dims[] = {2, 2};
+    const float dims[] = {48, 48};
     const int64_t two[] = {2};
     onnx_builder_tensor(b, "shape", 1, two, 2, dims);
     onnx_builder_node(b, "", "Reshape", "square", "x,shape", "a");
@@ -207,6 +207,7 @@ static void product_of_two_encrypted_matrices_is_refused(void **state) {
     onnx_builder_output(b, "y");
     CHECK_STATUS(parse(b, &err), CKKS_UNSUPPORTED);
     assert_string_equal(err.field, "attention");
+    assert_non_null(strstr(err.message, "attention (MatMul)"));
 }
 
 static void all_refused_operators_are_named_at_once(void **state) {
@@ -481,7 +482,7 @@ int main(void) {
         cmocka_unit_test(plain_dense_model_is_read),
         cmocka_unit_test(what_cannot_run_is_refused_by_node_name),
         cmocka_unit_test(every_refusal_behind_a_refusal_is_found),
-        cmocka_unit_test(product_of_two_encrypted_matrices_is_refused),
+        cmocka_unit_test(product_of_two_large_encrypted_matrices_is_refused),
         cmocka_unit_test(all_refused_operators_are_named_at_once),
         cmocka_unit_test(work_behind_a_softmax_is_refused),
         cmocka_unit_test(second_independent_output_is_refused),
