@@ -477,23 +477,33 @@ static ckks_status describe_mod_down(describer *d, const kernel_mod_down_args *a
     return check_disjoint(d, "scratch", scratch, in);
 }
 
-static ckks_status describe_rescale(describer *d, const kernel_rescale_args *a) {
-    range out = {0}, in = {0}, scratch = {0};
-    TRY(touch_poly(d, &out, "out", &a->out, true));
-    TRY(touch_poly(d, &in, "a", &a->a, false));
-    TRY(check_level_basis(d, "a", a->a.basis, false));
-    TRY(check_level_basis(d, "out", a->out.basis, false));
-    const uint32_t limbs = a->a.basis.q_count;
+/* b: NULL, or what a is multiplied by first */
+static ckks_status describe_division(describer *d, const kernel_poly *out, const kernel_poly *a,
+                                     const kernel_poly *b, const uint64_t *scratch, uint64_t scratch_limbs) {
+    range to = {0}, in = {0}, plain = {0}, work = {0};
+    TRY(touch_poly(d, &to, "out", out, true));
+    TRY(touch_poly(d, &in, "a", a, false));
+    TRY(check_level_basis(d, "a", a->basis, false));
+    TRY(check_level_basis(d, "out", out->basis, false));
+    const uint32_t limbs = a->basis.q_count;
     if (limbs < 2) INVALID("a", "there is no prime to drop at level 0");
-    if (a->out.basis.q_count != limbs - 1)
-        INVALID("out", "%u limbs are not %u", a->out.basis.q_count, limbs - 1);
-    if (a->out.component_count != a->a.component_count)
-        INVALID("out", "component_count %u differs from the input's %u", a->out.component_count,
-                a->a.component_count);
-    TRY(touch_words(d, &scratch, "scratch", a->scratch, (uint64_t)a->a.component_count * limbs, true));
-    TRY(check_disjoint(d, "a", out, in));
-    TRY(check_disjoint(d, "scratch", out, scratch));
-    return check_disjoint(d, "scratch", scratch, in);
+    if (out->basis.q_count != limbs - 1) INVALID("out", "%u limbs are not %u", out->basis.q_count, limbs - 1);
+    if (out->component_count != a->component_count)
+        INVALID("out", "component_count %u differs from the input's %u", out->component_count,
+                a->component_count);
+    if (b) {
+        TRY(touch_poly(d, &plain, "b", b, false));
+        TRY(check_level_basis(d, "b", b->basis, false));
+        if (b->component_count != 1 || b->basis.q_count != limbs)
+            INVALID("b", "%u components, %u limbs are not 1, %u", b->component_count, b->basis.q_count,
+                    limbs);
+    }
+    TRY(touch_words(d, &work, "scratch", scratch, scratch_limbs, true));
+    TRY(check_disjoint(d, "a", to, in));
+    TRY(check_disjoint(d, "b", to, plain));
+    TRY(check_disjoint(d, "scratch", to, work));
+    TRY(check_disjoint(d, "scratch", work, plain));
+    return check_disjoint(d, "scratch", work, in);
 }
 
 static ckks_status check_sum_counts(const describer *d, uint32_t out_count, uint32_t in_count,
@@ -660,8 +670,15 @@ static ckks_status describe_any(describer *d, const void *arguments) {
         return describe_hoisted_switch(d, arguments);
     case KERNEL_MOD_DOWN:
         return describe_mod_down(d, arguments);
-    case KERNEL_RESCALE:
-        return describe_rescale(d, arguments);
+    case KERNEL_RESCALE: {
+        const kernel_rescale_args *a = arguments;
+        const uint64_t limbs = (uint64_t)a->a.component_count * a->a.basis.q_count;
+        return describe_division(d, &a->out, &a->a, NULL, a->scratch, limbs);
+    }
+    case KERNEL_MULTIPLY_RESCALE: {
+        const kernel_multiply_rescale_args *a = arguments;
+        return describe_division(d, &a->out, &a->a, &a->b, a->scratch, a->a.component_count);
+    }
     case KERNEL_DIAGONAL_SUM:
         return describe_diagonal_sum(d, arguments);
     case KERNEL_PERMUTE_SUM:

@@ -80,11 +80,12 @@ _Static_assert(sizeof(key_table_entry) == 16, "device layout");
     X(KERNEL_AUTOMORPHISM, kernel_automorphism_args) /* out = a(X^g) */                                      \
     X(KERNEL_MOD_UP, kernel_mod_up_args)             /* digits of a polynomial, each extended to QP */       \
     X(KERNEL_KEY_PRODUCT, kernel_key_product_args)   /* sum over digits of digit x key, for many keys */     \
-    X(KERNEL_SWITCH_PRODUCT, kernel_switch_product_args) /* MOD_UP and KEY_PRODUCT, digits never seen */     \
-    X(KERNEL_MOD_DOWN, kernel_mod_down_args)             /* divide by P, or by P * q_l; QP -> Q */           \
-    X(KERNEL_KEY_SWITCH, kernel_key_switch_args)         /* MOD_UP, KEY_PRODUCT and MOD_DOWN */              \
-    X(KERNEL_HOISTED_SWITCH, kernel_hoisted_switch_args) /* KEY_SWITCH under many keys, one MOD_UP */        \
-    X(KERNEL_RESCALE, kernel_rescale_args)               /* divide by q_l */                                 \
+    X(KERNEL_SWITCH_PRODUCT, kernel_switch_product_args)     /* MOD_UP and KEY_PRODUCT, digits never seen */ \
+    X(KERNEL_MOD_DOWN, kernel_mod_down_args)                 /* divide by P, or by P * q_l; QP -> Q */       \
+    X(KERNEL_KEY_SWITCH, kernel_key_switch_args)             /* MOD_UP, KEY_PRODUCT and MOD_DOWN */          \
+    X(KERNEL_HOISTED_SWITCH, kernel_hoisted_switch_args)     /* KEY_SWITCH under many keys, one MOD_UP */    \
+    X(KERNEL_RESCALE, kernel_rescale_args)                   /* divide by q_l */                             \
+    X(KERNEL_MULTIPLY_RESCALE, kernel_multiply_rescale_args) /* RESCALE of MULTIPLY_PLAIN */                 \
     X(KERNEL_DIAGONAL_SUM, kernel_diagonal_sum_args) /* sums of plaintext x ciphertext over a sparse list */ \
     X(KERNEL_PERMUTE_SUM, kernel_permute_sum_args)   /* sum over a list of permuted polynomials */           \
     X(KERNEL_MATRIX_PRODUCT, kernel_matrix_product_args) /* clear matrix times a batch of ciphertexts */     \
@@ -269,6 +270,14 @@ typedef struct kernel_rescale_args {
     kernel_poly out, a;
     uint64_t *scratch;
 } kernel_rescale_args;
+
+/* MULTIPLY_RESCALE: RESCALE of MULTIPLY_PLAIN(a, b); b: 1 component. scratch: components * N words. A device
+ * may lack it (device_has_kernel): the two kernels write the same words. */
+typedef struct kernel_multiply_rescale_args {
+    const device_tables *tables;
+    kernel_poly out, a, b;
+    uint64_t *scratch;
+} kernel_multiply_rescale_args;
 
 /* DIAGONAL_SUM: out[t.out] = sum over items of plain[t.plain] * in[t.in], componentwise, all in the same
  * basis. Items of one out are contiguous and ascending. in: [in_count][components][limb][N]; plain: [limb][N]

@@ -90,12 +90,10 @@ static ckks_status plain_open(bench_run *r, ckks_error *err) {
 static ckks_status plain_record(bench_run *r, graph_region *region, const ckks_value *inputs,
                                 ckks_error *err) {
     evaluator *ev = region->evaluator;
-    ckks_value product = {0}, out = {0};
-    ckks_status rc = evaluator_multiply_plain(ev, &product, &inputs[0], &r->now.plain, err);
+    ckks_value out = {0};
     evaluator_place(ev, region->outputs, 1);
-    if (rc == CKKS_OK) rc = evaluator_rescale(ev, &out, &product, err);
+    ckks_status rc = evaluator_multiply_plain_rescale(ev, &out, &inputs[0], &r->now.plain, err);
     if (rc == CKKS_OK) rc = graph_region_output(region, 0, &out, err);
-    evaluator_release(ev, &product);
     evaluator_release(ev, &out);
     return rc;
 }

@@ -25,6 +25,8 @@ static const cpu_kernel table[KERNEL_COUNT][CPU_ISA_COUNT] = {
     [KERNEL_HOISTED_SWITCH] = {cpu_hoisted_switch_scalar, cpu_hoisted_switch_avx2, cpu_hoisted_switch_avx512},
     [KERNEL_MOD_DOWN] = {cpu_mod_down_scalar, cpu_mod_down_avx2, cpu_mod_down_avx512},
     [KERNEL_RESCALE] = {cpu_rescale_scalar, cpu_rescale_avx2, cpu_rescale_avx512},
+    [KERNEL_MULTIPLY_RESCALE] = {cpu_multiply_rescale_scalar, cpu_multiply_rescale_avx2,
+                                 cpu_multiply_rescale_avx512},
     [KERNEL_DIAGONAL_SUM] = {cpu_diagonal_sum_scalar, cpu_diagonal_sum_avx2, cpu_diagonal_sum_avx512},
     [KERNEL_PERMUTE_SUM] = {cpu_permute_sum_scalar, cpu_permute_sum_avx2, cpu_permute_sum_avx512},
     [KERNEL_MATRIX_PRODUCT] = {cpu_matrix_product_scalar, cpu_matrix_product_avx2, cpu_matrix_product_avx512},

@@ -470,7 +470,7 @@ static void down_limb(const down_shape *shape, uint32_t batch, uint32_t componen
         add_permuted(sum, a, add, shape, limb);
         a = sum;
     }
-    const forward_store store = {a, conversion->product_inverse[limb]};
+    const forward_store store = {.minuend = a, .factor = conversion->product_inverse[limb]};
     convert_limb(out, (const source_word *)(const void *)scratch, conversion, shape->context, limb, &store);
 }
 
@@ -510,44 +510,75 @@ void ISA(cpu_mod_down)(const void *arguments) {
     team_each(limbs, (size_t)limbs * shape.n >= TEAM_WORDS_HEAVY, down_limb_task, &shape);
 }
 
+/* RESCALE, and with `times` that of a product: the dropped limb of the product is made in the scratch, the
+ * others as the transforms leave, so that the product is never written. */
 typedef struct rescale_shape {
-    const kernel_rescale_args *args;
     const ckks_context *context;
+    const kernel_poly *out, *a, *times;
     const base_conversion *conversion;
-    uint32_t n, level, components;
+    uint64_t *scratch; /* [component][N] */
+    uint32_t n, level;
 } rescale_shape;
 
-static source_word *rescale_source(const rescale_shape *s, uint32_t component) {
-    return (source_word *)(void *)s->args->scratch + (size_t)component * s->n;
+static void multiply_limb(uint64_t *out, const uint64_t *a, const uint64_t *b, size_t n, const modulus *m) {
+    const lanes_prime p = lanes_prime_of(m);
+    for (size_t k = 0; k < n; k += LANES) {
+        const f64 w = f64_load_words(b + k);
+        const f64 product = f64_multiply(f64_load_words(a + k), w, f64_times(w, p.q_inverse), &p);
+        w64_store(out + k, f64_canonical(product, &p));
+    }
+}
+
+static uint64_t *rescale_source(const rescale_shape *s, uint32_t component) {
+    return s->scratch + (size_t)component * s->n;
 }
 static void rescale_source_task(const void *context, uint32_t component) {
     const rescale_shape *s = context;
-    source_limb(rescale_source(s, component), poly_limb(&s->args->a, component, s->level, s->n),
-                s->conversion, 0, s->context);
+    uint64_t *y = rescale_source(s, component);
+    const uint64_t *a = poly_limb(s->a, component, s->level, s->n);
+    if (s->times) {
+        multiply_limb(y, a, poly_limb(s->times, 0, s->level, s->n), s->n,
+                      &context_ntt(s->context, s->level)->m);
+        a = y;
+    }
+    source_limb((source_word *)(void *)y, a, s->conversion, 0, s->context);
 }
 static void rescale_limb_task(const void *context, uint32_t task) {
     const rescale_shape *s = context;
-    const uint32_t limb = task / s->components, component = task % s->components;
-    const forward_store store = {poly_limb(&s->args->a, component, limb, s->n),
-                                 s->conversion->product_inverse[limb]};
-    convert_limb(poly_limb(&s->args->out, component, limb, s->n), rescale_source(s, component), s->conversion,
-                 s->context, limb, &store);
+    const uint32_t limb = task / s->a->component_count, component = task % s->a->component_count;
+    const forward_store store = {.minuend = poly_limb(s->a, component, limb, s->n),
+                                 .times = s->times ? poly_limb(s->times, 0, limb, s->n) : NULL,
+                                 .factor = s->conversion->product_inverse[limb]};
+    convert_limb(poly_limb(s->out, component, limb, s->n),
+                 (const source_word *)(const void *)rescale_source(s, component), s->conversion, s->context,
+                 limb, &store);
+}
+
+static void rescale_all(const device_tables *tables, const kernel_poly *out, const kernel_poly *a,
+                        const kernel_poly *times, uint64_t *scratch) {
+    const ckks_context *context = device_tables_context(tables);
+    const uint32_t level = a->basis.q_count - 1, components = a->component_count;
+    const rescale_shape shape = {
+        .context = context,
+        .out = out,
+        .a = a,
+        .times = times,
+        .conversion = context_rescale(context, level),
+        .scratch = scratch,
+        .n = params_n(context_params(context)),
+        .level = level,
+    };
+    team_each(components, (size_t)components * shape.n >= TEAM_WORDS_HEAVY, rescale_source_task, &shape);
+    team_each(components * level, (size_t)components * level * shape.n >= TEAM_WORDS_HEAVY, rescale_limb_task,
+              &shape);
 }
 
 void ISA(cpu_rescale)(const void *arguments) {
     const kernel_rescale_args *args = arguments;
-    const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t level = args->a.basis.q_count - 1;
-    const rescale_shape shape = {
-        .args = args,
-        .context = context,
-        .conversion = context_rescale(context, level),
-        .n = params_n(context_params(context)),
-        .level = level,
-        .components = args->a.component_count,
-    };
-    const uint32_t count = shape.components * level;
-    team_each(shape.components, (size_t)shape.components * shape.n >= TEAM_WORDS_HEAVY, rescale_source_task,
-              &shape);
-    team_each(count, (size_t)count * shape.n >= TEAM_WORDS_HEAVY, rescale_limb_task, &shape);
+    rescale_all(args->tables, &args->out, &args->a, NULL, args->scratch);
+}
+
+void ISA(cpu_multiply_rescale)(const void *arguments) {
+    const kernel_multiply_rescale_args *args = arguments;
+    rescale_all(args->tables, &args->out, &args->a, &args->b, args->scratch);
 }

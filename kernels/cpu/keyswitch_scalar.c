@@ -329,35 +329,64 @@ void cpu_mod_down_scalar(const void *arguments) {
     team_each(parts * shape.limbs_out, true, down_limb_task, &shape);
 }
 
+/* out = (a * b - out) * w */
+static void subtract_from_product(uint64_t *out, const uint64_t *a, const uint64_t *b, uint64_t w,
+                                  uint64_t w_shoup, const modulus *m, uint32_t n) {
+    for (uint32_t k = 0; k < n; k++)
+        out[k] = mod_mul_shoup(mod_mul(a[k], b[k], m) + m->value - out[k], w, w_shoup, m->value);
+}
+
 typedef struct rescale_shape {
-    const kernel_rescale_args *args;
     const ckks_context *context;
+    const kernel_poly *out, *a, *times; /* times: NULL, or what a is multiplied by first */
     const base_conversion *conversion;
+    uint64_t *scratch;
     uint32_t n, level;
 } rescale_shape;
 
 static void rescale_source_task(const void *context, uint32_t component) {
     const rescale_shape *s = context;
-    source_limb(s->args->scratch + (size_t)component * s->n,
-                poly_limb(&s->args->a, component, s->level, s->n), s->conversion, 0,
-                context_ntt(s->context, s->level));
+    const ntt_table *ntt = context_ntt(s->context, s->level);
+    uint64_t *y = s->scratch + (size_t)component * s->n;
+    const uint64_t *a = poly_limb(s->a, component, s->level, s->n);
+    if (s->times) {
+        const uint64_t *times = poly_limb(s->times, 0, s->level, s->n);
+        for (uint32_t k = 0; k < s->n; k++) y[k] = mod_mul(a[k], times[k], &ntt->m);
+        a = y;
+    }
+    source_limb(y, a, s->conversion, 0, ntt);
 }
 static void rescale_limb_task(const void *context, uint32_t task) {
     const rescale_shape *s = context;
     const uint32_t component = task / s->level, limb = task % s->level;
-    uint64_t *out = poly_limb(&s->args->out, component, limb, s->n);
-    convert_limb(out, s->args->scratch + (size_t)component * s->n, s->conversion, s->context, limb);
-    subtract_and_divide(out, poly_limb(&s->args->a, component, limb, s->n),
-                        s->conversion->product_inverse[limb], s->conversion->product_inverse_shoup[limb],
-                        context_ntt(s->context, limb)->m.value, s->n);
+    const modulus *m = &context_ntt(s->context, limb)->m;
+    const uint64_t w = s->conversion->product_inverse[limb],
+                   w_shoup = s->conversion->product_inverse_shoup[limb];
+    const uint64_t *a = poly_limb(s->a, component, limb, s->n);
+    uint64_t *out = poly_limb(s->out, component, limb, s->n);
+    convert_limb(out, s->scratch + (size_t)component * s->n, s->conversion, s->context, limb);
+    if (s->times)
+        subtract_from_product(out, a, poly_limb(s->times, 0, limb, s->n), w, w_shoup, m, s->n);
+    else
+        subtract_and_divide(out, a, w, w_shoup, m->value, s->n);
+}
+
+static void rescale_all(const device_tables *tables, const kernel_poly *out, const kernel_poly *a,
+                        const kernel_poly *times, uint64_t *scratch) {
+    const ckks_context *context = device_tables_context(tables);
+    const uint32_t level = a->basis.q_count - 1, components = a->component_count;
+    const rescale_shape shape = {context,          out,  a, times, context_rescale(context, level), scratch,
+                                 tables_n(tables), level};
+    team_each(components, true, rescale_source_task, &shape);
+    team_each(components * level, true, rescale_limb_task, &shape);
 }
 
 void cpu_rescale_scalar(const void *arguments) {
     const kernel_rescale_args *args = arguments;
-    const ckks_context *context = device_tables_context(args->tables);
-    const uint32_t level = args->a.basis.q_count - 1, components = args->a.component_count;
-    const rescale_shape shape = {args, context, context_rescale(context, level), tables_n(args->tables),
-                                 level};
-    team_each(components, true, rescale_source_task, &shape);
-    team_each(components * level, true, rescale_limb_task, &shape);
+    rescale_all(args->tables, &args->out, &args->a, NULL, args->scratch);
+}
+
+void cpu_multiply_rescale_scalar(const void *arguments) {
+    const kernel_multiply_rescale_args *args = arguments;
+    rescale_all(args->tables, &args->out, &args->a, &args->b, args->scratch);
 }

@@ -159,19 +159,36 @@ static void forward_level(double *x, size_t quarter, const transform *t, size_t 
 
 /* how results leave: see forward_store */
 typedef struct leaving {
-    const uint64_t *minuend; /* of the block at hand */
+    const uint64_t *minuend, *times; /* of the block at hand */
+    forward_leaving kind;
     lanes_constant factor;
 } leaving;
 
-ALWAYS void leave(double *at, size_t i, f64 x, const leaving *to, bool is_difference, const lanes_prime *p) {
+static leaving leaving_at(const leaving *to, size_t at) {
+    leaving below = *to;
+    if (to->minuend) below.minuend = to->minuend + at;
+    if (to->times) below.times = to->times + at;
+    return below;
+}
+
+/* a product of canonical words is within 0.69 q (pointwise_lanes.h) */
+ALWAYS void leave(double *at, size_t i, f64 x, const leaving *to, forward_leaving kind,
+                  const lanes_prime *p) {
     x = f64_reduce(x, p);
-    if (is_difference) x = f64_multiply_constant(f64_sub(f64_load_words(to->minuend + i), x), to->factor, p);
+    if (kind != LEAVE_WORDS) {
+        f64 minuend = f64_load_words(to->minuend + i);
+        if (kind == LEAVE_PRODUCT) {
+            const f64 times = f64_load_words(to->times + i);
+            minuend = f64_multiply(minuend, times, f64_times(times, p->q_inverse), p);
+        }
+        x = f64_multiply_constant(f64_sub(minuend, x), to->factor, p);
+    }
     w64_store((uint64_t *)(void *)(at + i), f64_canonical(x, p));
 }
 
 /* the two lowest levels of `size` elements, and out */
 ALWAYS void forward_last(double *x, size_t size, const transform *t, size_t node, bool reduce,
-                         const leaving *to, bool is_difference) {
+                         const leaving *to, forward_leaving kind) {
     const lanes_prime p = t->p;
     const leaving local = *to;
     for (size_t i = 0; i < size; i += 4 * LANES, node += LANES) {
@@ -186,26 +203,28 @@ ALWAYS void forward_last(double *x, size_t size, const transform *t, size_t node
         if (reduce) x0 = f64_reduce(x0, &p), x1 = f64_reduce(x1, &p);
         forward4(&x0, &x1, &x2, &x3, &w, &p);
         f64_join(&x0, &x1, &x2, &x3);
-        leave(x, i, x0, &local, is_difference, &p);
-        leave(x, i + LANES, x1, &local, is_difference, &p);
-        leave(x, i + 2 * LANES, x2, &local, is_difference, &p);
-        leave(x, i + 3 * LANES, x3, &local, is_difference, &p);
+        leave(x, i, x0, &local, kind, &p);
+        leave(x, i + LANES, x1, &local, kind, &p);
+        leave(x, i + 2 * LANES, x2, &local, kind, &p);
+        leave(x, i + 3 * LANES, x3, &local, kind, &p);
     }
 }
 
-static void forward_last_words(double *x, size_t size, const transform *t, size_t node, bool reduce,
-                               const leaving *to) {
-    if (reduce)
-        forward_last(x, size, t, node, true, to, false);
+static void forward_last_lazy(double *x, size_t size, const transform *t, size_t node, const leaving *to) {
+    if (to->kind == LEAVE_WORDS)
+        forward_last(x, size, t, node, false, to, LEAVE_WORDS);
+    else if (to->kind == LEAVE_DIFFERENCE)
+        forward_last(x, size, t, node, false, to, LEAVE_DIFFERENCE);
     else
-        forward_last(x, size, t, node, false, to, false);
+        forward_last(x, size, t, node, false, to, LEAVE_PRODUCT);
 }
-static void forward_last_difference(double *x, size_t size, const transform *t, size_t node, bool reduce,
-                                    const leaving *to) {
-    if (reduce)
-        forward_last(x, size, t, node, true, to, true);
+static void forward_last_reduced(double *x, size_t size, const transform *t, size_t node, const leaving *to) {
+    if (to->kind == LEAVE_WORDS)
+        forward_last(x, size, t, node, true, to, LEAVE_WORDS);
+    else if (to->kind == LEAVE_DIFFERENCE)
+        forward_last(x, size, t, node, true, to, LEAVE_DIFFERENCE);
     else
-        forward_last(x, size, t, node, false, to, true);
+        forward_last(x, size, t, node, true, to, LEAVE_PRODUCT);
 }
 
 static void forward_block(double *x, uint32_t log_size, const transform *t, size_t node, uint32_t pass,
@@ -214,7 +233,7 @@ static void forward_block(double *x, uint32_t log_size, const transform *t, size
     if (log_size > LEAF_LOG) {
         forward_level(x, size / 4, t, node, 1, pass);
         for (size_t k = 0; k < 4; k++) {
-            const leaving below = {to->minuend ? to->minuend + k * (size / 4) : NULL, to->factor};
+            const leaving below = leaving_at(to, k * (size / 4));
             forward_block(x + k * (size / 4), log_size - 2, t, 4 * node + k, pass + 1, &below);
         }
         return;
@@ -222,11 +241,10 @@ static void forward_block(double *x, uint32_t log_size, const transform *t, size
     size_t count = 1;
     for (size_t quarter = size / 4; quarter >= 4; quarter /= 4, count *= 4, pass++)
         forward_level(x, quarter, t, node * count, count, pass);
-    const bool reduce = t->reduce >> pass & 1;
-    if (to->minuend)
-        forward_last_difference(x, size, t, node * count, reduce, to);
+    if (t->reduce >> pass & 1)
+        forward_last_reduced(x, size, t, node * count, to);
     else
-        forward_last_words(x, size, t, node * count, reduce, to);
+        forward_last_lazy(x, size, t, node * count, to);
 }
 
 /* the top pass of an odd log N: three levels */
@@ -265,17 +283,18 @@ ALWAYS void forward(double *out, const double *in, const ntt_table *table, const
                          forward_plan(table->log_n, reach, limit_of(&table->m))};
     const uint32_t levels = pass_levels(t.log_n, 0);
     const size_t children = (size_t)1 << levels, part = (size_t)1 << (t.log_n - levels);
-    leaving to = {NULL, lanes_constant_of(0, &t.p)};
+    leaving to = {.kind = LEAVE_WORDS, .factor = lanes_constant_of(0, &t.p)};
     if (store && store->minuend) {
         to.factor = lanes_constant_residue(store->factor, &table->m, &t.p);
-        to.minuend = store->minuend;
+        to.minuend = store->minuend, to.times = store->times;
+        to.kind = store->times ? LEAVE_PRODUCT : LEAVE_DIFFERENCE;
     }
     if (levels == 3)
         forward_top8(out, in, &t, is_words);
     else
         forward_top4(out, in, &t, is_words);
     for (size_t k = 0; k < children; k++) {
-        const leaving below = {to.minuend ? to.minuend + k * part : NULL, to.factor};
+        const leaving below = leaving_at(&to, k * part);
         forward_block(out + k * part, t.log_n - levels, &t, children + k, 1, &below);
     }
 }

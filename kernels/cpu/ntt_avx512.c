@@ -24,129 +24,7 @@
  * Half of all roots belong to the lowest level, and with their quotients they are twice as many bytes as the
  * data. There a root comes from its quotient: v q = w 2^52 - r with 0 < r < q, so w = floor(v q / 2^52) + 1.
  */
-#include "kernels/cpu/lanes.h"
-#include "kernels/cpu/ntt_vector.h"
-
-#define LEAF_LOG   11u /* 16 KiB */
-#define LAST_LOG   4u  /* levels of the pass inside vectors */
-#define LAST_PAIRS 4u  /* side by side */
-#define PASSES_MAX 8u
-_Static_assert((CKKS_LOG_N_MAX - LAST_LOG + 1) / 2 + 1 <= PASSES_MAX, "passes of the largest ring");
-
-typedef struct transform {
-    const uint64_t *root, *quotient;
-    w64 q, q_negated, q_twice, two, reducer; /* q_negated: 2^52 - q */
-    uint64_t prime;
-    uint32_t log_n;
-    /* per pass from the top: REDUCE_*, and on the way back what its inputs stay below, in units of q */
-    uint32_t reduce[PASSES_MAX];
-    uint64_t reach[PASSES_MAX];
-} transform;
-
-/* loops over vectors in registers: at -O2 the compiler would keep them in memory */
-#define UNROLLED _Pragma("GCC unroll 8")
-
-enum { REDUCE_NONE, REDUCE_SOME, REDUCE_ALL };
-
-#define MASK52 (((uint64_t)1 << 52) - 1)
-
-ALWAYS w64 high52(w64 a, w64 b) {
-    return _mm512_madd52hi_epu64(_mm512_setzero_si512(), a, b);
-}
-ALWAYS w64 add_low52(w64 sum, w64 a, w64 b) {
-    return _mm512_madd52lo_epu64(sum, a, b);
-}
-
-typedef struct factor {
-    w64 w, quotient;
-} factor;
-
-ALWAYS factor factor_all(uint64_t w, uint64_t quotient64) {
-    return (factor){w64_all(w), w64_all(quotient64 >> 12)};
-}
-ALWAYS factor factor_of(uint64_t w, uint64_t q) {
-    return factor_all(w, mod_shoup(w, q));
-}
-ALWAYS factor root_all(const transform *t, size_t node) {
-    return (factor){w64_all(t->root[node]), w64_all(t->quotient[node])};
-}
-
-/* sum + x * f.w - e q: sum plus less than 2q */
-ALWAYS w64 add_product(w64 sum, w64 x, factor f, const transform *t) {
-    const w64 e = high52(x, f.quotient);
-    return add_low52(add_low52(sum, x, f.w), e, t->q_negated);
-}
-/* below 2q */
-ALWAYS w64 reduce(w64 x, const transform *t) {
-    return add_low52(x, high52(x, t->reducer), t->q_negated);
-}
-ALWAYS w64 masked(w64 x) {
-    return _mm512_and_si512(x, w64_all(MASK52));
-}
-
-static transform transform_of(const ntt_table *table, const uint64_t *root, const uint64_t *quotient) {
-    const uint64_t q = table->m.value;
-    return (transform){.root = root,
-                       .quotient = quotient,
-                       .q = w64_all(q),
-                       .q_negated = w64_all((MASK52 + 1) - q),
-                       .q_twice = w64_all(2 * q),
-                       .two = w64_all(2),
-                       .reducer = w64_all((MASK52 + 1) / q),
-                       .prime = q,
-                       .log_n = table->log_n};
-}
-
-/* ---- passes ---- */
-
-/* levels of the pass that starts on blocks of 2^log_size: all sums of two and three, the threes first */
-static uint32_t levels_of(uint32_t log_size) {
-    const uint32_t above_last = log_size - LAST_LOG;
-    return above_last == 0 ? LAST_LOG : above_last == 2 || above_last == 4 ? 2 : 3;
-}
-#define TOP_LEVELS 3u /* what that is for a whole ring */
-_Static_assert(CKKS_LOG_N_MIN - LAST_LOG > 4, "three levels at the top");
-
-static void forward_plan(transform *t, double reach) {
-    const double limit = 0x1p52 / (double)t->prime;
-    uint32_t left = t->log_n;
-    for (uint32_t k = 0; left > 0; k++) {
-        const uint32_t levels = levels_of(left);
-        CKKS_ASSERT(k < PASSES_MAX && reach <= limit && limit >= 4);
-        if (reach + 2 * levels <= limit) {
-            t->reduce[k] = REDUCE_NONE, reach += 2 * levels;
-        } else if (2 + 2 * levels <= limit) {
-            t->reduce[k] = REDUCE_SOME, reach = 2 + 2 * levels; /* at the first level */
-        } else {
-            t->reduce[k] = REDUCE_ALL, reach = 4;
-        }
-        left -= levels;
-    }
-}
-
-#ifdef CKKS_DEBUG_BOUNDS
-/* the sum and the doubled first input of a butterfly must not have passed 2^52 */
-ALWAYS void check_forward(w64 u, const transform *t) {
-    uint64_t at[LANES];
-    w64_store(at, u);
-    for (uint32_t i = 0; i < LANES; i++) CKKS_ASSERT((at[i] & MASK52) + 2 * t->prime <= MASK52 + 1);
-}
-ALWAYS void check_difference(w64 u, w64 v, w64 offset) {
-    uint64_t at[3][LANES];
-    w64_store(at[0], u), w64_store(at[1], v), w64_store(at[2], offset);
-    for (uint32_t i = 0; i < LANES; i++) {
-        const uint64_t x = at[0][i] & MASK52, y = at[1][i] & MASK52;
-        CKKS_ASSERT(y <= at[2][i] && x + at[2][i] - y <= MASK52 && x + y <= MASK52);
-    }
-}
-#else
-ALWAYS void check_forward(w64 u, const transform *t) {
-    (void)u, (void)t;
-}
-ALWAYS void check_difference(w64 u, w64 v, w64 offset) {
-    (void)u, (void)v, (void)offset;
-}
-#endif
+#include "kernels/cpu/ntt_integers.h"
 
 /* ---- forward ---- */
 
@@ -156,23 +34,6 @@ ALWAYS void forward_one(w64 *u, w64 *v, factor f, const transform *t, bool is_re
     const w64 twice = add_low52(t->q_twice, *u, t->two);
     *u = add_product(*u, *v, f, t);
     *v = w64_sub(twice, *u);
-}
-
-typedef struct roots4 {
-    factor top, left, right;
-} roots4;
-typedef struct roots8 {
-    roots4 upper;
-    factor low[4];
-} roots8;
-
-ALWAYS roots4 roots4_of(const transform *t, size_t node) {
-    return (roots4){root_all(t, node), root_all(t, 2 * node), root_all(t, 2 * node + 1)};
-}
-ALWAYS roots8 roots8_of(const transform *t, size_t node) {
-    return (roots8){roots4_of(t, node),
-                    {root_all(t, 4 * node), root_all(t, 4 * node + 1), root_all(t, 4 * node + 2),
-                     root_all(t, 4 * node + 3)}};
 }
 
 /* two levels on x[0], x[step], x[2 step], x[3 step] */
@@ -257,57 +118,49 @@ static void forward_level(uint64_t *x, uint32_t log_size, const transform *t, si
 #undef LEVELS
 }
 
-ALWAYS void interleave(w64 *x, w64 *y) {
-    const w64 low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11),
-              high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
-    const w64 a = *x, b = *y;
-    *x = _mm512_permutex2var_epi64(a, low, b), *y = _mm512_permutex2var_epi64(a, high, b);
-}
-ALWAYS void deinterleave(w64 *x, w64 *y) {
-    const w64 even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14),
-              odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
-    const w64 a = *x, b = *y;
-    *x = _mm512_permutex2var_epi64(a, even, b), *y = _mm512_permutex2var_epi64(a, odd, b);
-}
-ALWAYS w64 repeat2(const uint64_t *at) {
-    return _mm512_broadcast_i64x2(_mm_loadu_si128((const __m128i *)(const void *)at));
-}
-ALWAYS w64 repeat4(const uint64_t *at) {
-    return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)at));
-}
-/* roots of one of the four levels below `node`, lanes as the interleaved vectors have them */
-ALWAYS factor last_root(const transform *t, size_t node, uint32_t level) {
-    switch (level) {
-    case 0:
-        return root_all(t, node);
-    case 1:
-        return (factor){repeat2(t->root + 2 * node), repeat2(t->quotient + 2 * node)};
-    case 2:
-        return (factor){repeat4(t->root + 4 * node), repeat4(t->quotient + 4 * node)};
-    default: {
-        const w64 quotient = w64_load(t->quotient + 8 * node);
-        return (factor){_mm512_madd52hi_epu64(w64_all(1), quotient, t->q), quotient};
-    }
-    }
-}
-
 /* how results leave: see forward_store */
 typedef struct leaving {
-    const uint64_t *minuend;
-    factor factor;
+    const uint64_t *minuend, *times;
+    forward_leaving kind;
+    factor factor, carry; /* carry: factor * 2^52 */
 } leaving;
 
-ALWAYS void leave(uint64_t *out, size_t i, w64 x, const leaving *to, bool is_difference, const transform *t) {
+static leaving leaving_of(const forward_store *store, const modulus *m) {
+    if (!store || !store->minuend) return (leaving){.kind = LEAVE_WORDS};
+    const uint64_t carry = mod_mul(store->factor, mod_reduce128((uint128)1 << 52, m), m);
+    return (leaving){.minuend = store->minuend,
+                     .times = store->times,
+                     .kind = store->times ? LEAVE_PRODUCT : LEAVE_DIFFERENCE,
+                     .factor = factor_of(store->factor, m->value),
+                     .carry = factor_of(carry, m->value)};
+}
+static leaving leaving_at(const leaving *to, size_t at) {
+    leaving below = *to;
+    if (to->minuend) below.minuend = to->minuend + at;
+    if (to->times) below.times = to->times + at;
+    return below;
+}
+
+ALWAYS void leave(uint64_t *out, size_t i, w64 x, const leaving *to, forward_leaving kind,
+                  const transform *t) {
+    const w64 zero = _mm512_setzero_si512();
     x = reduce(x, t);
-    if (is_difference) { /* minuend + 2q - x, below 3q */
+    if (kind == LEAVE_DIFFERENCE) { /* minuend + 2q - x, below 3q */
         const w64 difference = w64_sub(w64_add(w64_load(to->minuend + i), t->q_twice), x);
-        x = add_product(_mm512_setzero_si512(), difference, to->factor, t);
+        x = add_product(zero, difference, to->factor, t);
+    } else if (kind == LEAVE_PRODUCT) { /* low half reduced + 2q - x, below 4q; both products below 2q */
+        const w64 a = w64_load(to->minuend + i), b = w64_load(to->times + i);
+        const w64 low = reduce(add_low52(zero, a, b), t);
+        const w64 difference = w64_sub(w64_add(low, t->q_twice), x);
+        x = add_product(add_product(zero, difference, to->factor, t), high52(a, b), to->carry, t);
     }
-    w64_store(out + i, w64_correct(masked(x), t->q));
+    x = masked(x);
+    if (kind == LEAVE_PRODUCT) x = w64_correct(x, t->q_twice);
+    w64_store(out + i, w64_correct(x, t->q));
 }
 
 ALWAYS void forward_last(uint64_t *x, size_t size, const transform *shared, size_t node, uint32_t mode,
-                         const leaving *to, bool is_difference) {
+                         const leaving *to, forward_leaving kind) {
     const transform t = *shared;
     const leaving local = *to;
     for (size_t i = 0; i < size; i += 2 * LANES * LAST_PAIRS, node += LAST_PAIRS) {
@@ -324,27 +177,33 @@ ALWAYS void forward_last(uint64_t *x, size_t size, const transform *shared, size
             }
         }
         UNROLLED
-        for (size_t k = 0; k < 2 * LAST_PAIRS; k++) leave(x, i + k * LANES, v[k], &local, is_difference, &t);
+        for (size_t k = 0; k < 2 * LAST_PAIRS; k++) leave(x, i + k * LANES, v[k], &local, kind, &t);
     }
 }
 
-static void forward_last_words(uint64_t *x, size_t size, const transform *t, size_t node, uint32_t mode,
-                               const leaving *to) {
-    if (mode == REDUCE_NONE)
-        forward_last(x, size, t, node, REDUCE_NONE, to, false);
-    else if (mode == REDUCE_SOME)
-        forward_last(x, size, t, node, REDUCE_SOME, to, false);
+static void forward_last_none(uint64_t *x, size_t size, const transform *t, size_t node, const leaving *to) {
+    if (to->kind == LEAVE_WORDS)
+        forward_last(x, size, t, node, REDUCE_NONE, to, LEAVE_WORDS);
+    else if (to->kind == LEAVE_DIFFERENCE)
+        forward_last(x, size, t, node, REDUCE_NONE, to, LEAVE_DIFFERENCE);
     else
-        forward_last(x, size, t, node, REDUCE_ALL, to, false);
+        forward_last(x, size, t, node, REDUCE_NONE, to, LEAVE_PRODUCT);
 }
-static void forward_last_difference(uint64_t *x, size_t size, const transform *t, size_t node, uint32_t mode,
-                                    const leaving *to) {
-    if (mode == REDUCE_NONE)
-        forward_last(x, size, t, node, REDUCE_NONE, to, true);
-    else if (mode == REDUCE_SOME)
-        forward_last(x, size, t, node, REDUCE_SOME, to, true);
+static void forward_last_some(uint64_t *x, size_t size, const transform *t, size_t node, const leaving *to) {
+    if (to->kind == LEAVE_WORDS)
+        forward_last(x, size, t, node, REDUCE_SOME, to, LEAVE_WORDS);
+    else if (to->kind == LEAVE_DIFFERENCE)
+        forward_last(x, size, t, node, REDUCE_SOME, to, LEAVE_DIFFERENCE);
     else
-        forward_last(x, size, t, node, REDUCE_ALL, to, true);
+        forward_last(x, size, t, node, REDUCE_SOME, to, LEAVE_PRODUCT);
+}
+static void forward_last_all(uint64_t *x, size_t size, const transform *t, size_t node, const leaving *to) {
+    if (to->kind == LEAVE_WORDS)
+        forward_last(x, size, t, node, REDUCE_ALL, to, LEAVE_WORDS);
+    else if (to->kind == LEAVE_DIFFERENCE)
+        forward_last(x, size, t, node, REDUCE_ALL, to, LEAVE_DIFFERENCE);
+    else
+        forward_last(x, size, t, node, REDUCE_ALL, to, LEAVE_PRODUCT);
 }
 
 static void forward_block(uint64_t *x, uint32_t log_size, const transform *t, size_t node, uint32_t pass,
@@ -355,8 +214,7 @@ static void forward_block(uint64_t *x, uint32_t log_size, const transform *t, si
         forward_level(x, log_size, t, node, 1, pass);
         for (size_t k = 0; k < (size_t)1 << levels; k++) {
             const size_t at = k << (log_size - levels);
-            leaving below = *to;
-            if (to->minuend) below.minuend = to->minuend + at;
+            const leaving below = leaving_at(to, at);
             forward_block(x + at, log_size - levels, t, (node << levels) + k, pass + 1, &below);
         }
         return;
@@ -366,10 +224,12 @@ static void forward_block(uint64_t *x, uint32_t log_size, const transform *t, si
         levels = levels_of(left);
         forward_level(x, left, t, node * count, count, pass);
     }
-    if (to->minuend)
-        forward_last_difference(x, size, t, node * count, t->reduce[pass], to);
+    if (t->reduce[pass] == REDUCE_NONE)
+        forward_last_none(x, size, t, node * count, to);
+    else if (t->reduce[pass] == REDUCE_SOME)
+        forward_last_some(x, size, t, node * count, to);
     else
-        forward_last_words(x, size, t, node * count, t->reduce[pass], to);
+        forward_last_all(x, size, t, node * count, to);
 }
 
 /* the first pass, from the source: `count` is that of the source, `mode` the reduction's, both constants */
@@ -424,15 +284,10 @@ static void forward(uint64_t *out, const forward_source *from, double reach, con
     if (is_reduced) t.reduce[0] = REDUCE_ALL;
     CKKS_ASSERT(t.log_n > TOP_LEVELS);
     const size_t children = (size_t)1 << TOP_LEVELS, part = (size_t)1 << (t.log_n - TOP_LEVELS);
-    leaving to = {0};
-    if (store && store->minuend) {
-        to.minuend = store->minuend;
-        to.factor = factor_of(store->factor, t.prime);
-    }
+    const leaving to = leaving_of(store, &table->m);
     forward_top(out, from, &t);
     for (size_t k = 0; k < children; k++) {
-        leaving below = to;
-        if (to.minuend) below.minuend = to.minuend + k * part;
+        const leaving below = leaving_at(&to, k * part);
         forward_block(out + k * part, t.log_n - TOP_LEVELS, &t, children + k, 1, &below);
     }
 }

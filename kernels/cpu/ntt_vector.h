@@ -8,11 +8,13 @@
 #include "kernels/cpu/kernels_cpu.h"
 
 /* What a forward transform leaves: canonical words of its result x, or, where `minuend` is not NULL, of
- * (minuend - x) * factor. minuend: N canonical words; may not be the output. */
+ * (minuend - x) * factor, and with `times` of (minuend * times - x) * factor. Both: N canonical words; may
+ * not be the output. */
 typedef struct forward_store {
-    const uint64_t *minuend;
+    const uint64_t *minuend, *times;
     uint64_t factor;
 } forward_store;
+typedef enum forward_leaving { LEAVE_WORDS, LEAVE_DIFFERENCE, LEAVE_PRODUCT } forward_leaving;
 
 /* The words of ntt_forward_scalar. out may be in; store NULL = plain words. */
 void vector_forward_avx2(uint64_t *out, const uint64_t *in, const ntt_table *table,

@@ -198,7 +198,8 @@ static void whole_entry(const whole_switch *w, uint32_t entry, uint32_t limbs_ou
     for (uint32_t j = 0; j < limbs_out; j++) {
         whole_limb(w, entry, j);
         for (uint32_t c = 0; c < 2; c++) {
-            const forward_store store = {w->product + c * n, w->down->product_inverse[j]};
+            const forward_store store = {.minuend = w->product + c * n,
+                                         .factor = w->down->product_inverse[j]};
             convert_limb(poly_limb(&args->out, c, j, (uint32_t)n) + entry * args->out_batch_stride * n,
                          (const source_word *)(const void *)(w->residue + c * residues), w->down, context, j,
                          &store);
@@ -312,7 +313,7 @@ static void hoisted_out(const hoisted_shape *h, uint32_t out, uint32_t limb, uin
                         s->product.context);
             continue;
         }
-        const forward_store store = {product + c * n, h->down->product_inverse[limb]};
+        const forward_store store = {.minuend = product + c * n, .factor = h->down->product_inverse[limb]};
         convert_limb(poly_limb(&args->out, c, limb, (uint32_t)n) + (size_t)out * args->out_batch_stride * n,
                      (const source_word *)(const void *)residue, h->down, s->product.context, limb, &store);
     }

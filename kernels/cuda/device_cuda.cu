@@ -703,6 +703,7 @@ const cuda_launcher cuda_launchers[KERNEL_COUNT] = {
     TYPED(cuda_key_switch, kernel_key_switch_args),
     nullptr, /* HOISTED_SWITCH: the three kernels that it stands for are as fast here */
     TYPED(cuda_rescale, kernel_rescale_args),
+    nullptr, /* MULTIPLY_RESCALE: two kernels */
     TYPED(cuda_diagonal_sum, kernel_diagonal_sum_args),
     TYPED(cuda_permute_sum, kernel_permute_sum_args),
     TYPED(cuda_matrix_product, kernel_matrix_product_args),
@@ -713,5 +714,5 @@ const cuda_launcher cuda_launchers[KERNEL_COUNT] = {
     TYPED(cuda_sample, kernel_sample_args),
     TYPED(cuda_counter_advance, kernel_counter_args),
 };
-static_assert(sizeof cuda_launchers / sizeof *cuda_launchers == KERNEL_COUNT && KERNEL_COUNT == 29,
+static_assert(sizeof cuda_launchers / sizeof *cuda_launchers == KERNEL_COUNT && KERNEL_COUNT == 30,
               "one launcher a kernel");

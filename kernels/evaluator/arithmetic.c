@@ -250,6 +250,52 @@ ckks_status evaluator_rescale(evaluator *ev, ckks_value *out, const ckks_value *
     return rc;
 }
 
+/* both kernels in one launch, into `v` */
+static ckks_status launch_multiply_rescale(evaluator *ev, const ckks_value *v, const ckks_value *a,
+                                           const ckks_value *plain, ckks_error *err) {
+    const uint32_t level = value_level(a);
+    kernel_multiply_rescale_args args = {.tables = ev->tables,
+                                         .out = value_all(v, level - 1),
+                                         .a = value_all(a, level),
+                                         .b = value_all(plain, level)};
+    ckks_status rc =
+        scratch_acquire(ev, &args.scratch, (uint64_t)args.a.component_count * evaluator_n(ev), err);
+    if (rc == CKKS_OK) rc = device_launch(ev->stream, KERNEL_MULTIPLY_RESCALE, &args, err);
+    scratch_release(ev, &args.scratch);
+    return rc;
+}
+
+ckks_status evaluator_multiply_plain_rescale(evaluator *ev, ckks_value *out, const ckks_value *a,
+                                             const ckks_value *plain, ckks_error *err) {
+    ckks_status rc;
+    ckks_value v = {0};
+    memset(out, 0, sizeof *out);
+    if ((rc = plain_check(ev, a, plain, false, err)) != CKKS_OK) return rc;
+    const uint32_t level = value_level(a);
+    const double scale = a->signature.scale * plain->signature.scale;
+    if (!level)
+        return ckks_error_set(err, CKKS_SIGNATURE_MISMATCH, "limb_count", "no prime is left to rescale by");
+    if (!device_has_kernel(device_stream_device(ev->stream), KERNEL_MULTIPLY_RESCALE)) {
+        ckks_value product = {0};
+        const ckks_value *const places = ev->places;
+        const uint32_t place_count = ev->place_count;
+        evaluator_place(ev, NULL, 0);
+        rc = evaluator_multiply_plain(ev, &product, a, plain, err);
+        evaluator_place(ev, places, place_count);
+        if (rc == CKKS_OK) rc = evaluator_rescale(ev, out, &product, err);
+        evaluator_release(ev, &product);
+        return rc;
+    }
+    rc = value_acquire(ev, &v, a->signature.component_count, a->signature.batch_count, level - 1,
+                       scale_rescaled(evaluator_params(ev), scale, level), err);
+    if (rc == CKKS_OK) rc = launch_multiply_rescale(ev, &v, a, plain, err);
+    if (rc == CKKS_OK)
+        *out = v;
+    else
+        evaluator_release(ev, &v);
+    return rc;
+}
+
 ckks_status evaluator_drop_level(evaluator *ev, ckks_value *out, const ckks_value *a, uint32_t level,
                                  ckks_error *err) {
     ckks_status rc;

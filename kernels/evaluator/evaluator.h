@@ -69,6 +69,10 @@ ckks_status evaluator_square(evaluator *ev, ckks_value *out, const ckks_value *a
 ckks_status evaluator_relinearise(evaluator *ev, ckks_value *out, const ckks_value *a, uint32_t relin_key,
                                   bool with_rescale, ckks_error *err);
 ckks_status evaluator_rescale(evaluator *ev, ckks_value *out, const ckks_value *a, ckks_error *err);
+/* the words of evaluator_multiply_plain and then evaluator_rescale; the product is not written where the
+ * device can do without */
+ckks_status evaluator_multiply_plain_rescale(evaluator *ev, ckks_value *out, const ckks_value *a,
+                                             const ckks_value *plain, ckks_error *err);
 ckks_status evaluator_drop_level(evaluator *ev, ckks_value *out, const ckks_value *a, uint32_t level,
                                  ckks_error *err);
 

@@ -63,6 +63,22 @@ static ckks_status run_operation(evaluator *ev, const workload *w, uint32_t inde
     return ckks_error_set(err, CKKS_INTERNAL, "operation", "unknown operation %u", op->kind);
 }
 
+/* A product with a plaintext that only the rescale behind it reads: the two are one. */
+static bool is_product_rescaled(const workload *w, uint32_t index) {
+    const plan_operation *op = &w->p->operations[index], *next = op + 1;
+    if (op->kind != PLAN_MULTIPLY_PLAIN || index + 1 == w->p->operation_count) return false;
+    if (next->kind != PLAN_RESCALE || next->a != op->first_output) return false;
+    for (uint32_t i = 0; i < w->p->output_count; i++)
+        if (w->p->outputs[i] == op->first_output) return false;
+    return w->last_use[op->first_output] == index + 1;
+}
+static ckks_status product_rescaled(evaluator *ev, const workload *w, uint32_t index, ckks_value *values,
+                                    ckks_error *err) {
+    const plan_operation *op = &w->p->operations[index], *next = op + 1;
+    return evaluator_multiply_plain_rescale(ev, &values[next->first_output], &values[op->a],
+                                            &w->operations[index].plain, err);
+}
+
 /* The scale that the evaluator tracked is the schedule's, bit for bit, after every operation. Costs nothing
  * at replay: only planning, capture and the eager path run the callable. */
 static ckks_status audit(const workload *w, uint32_t index, const ckks_value *values, ckks_error *err) {
@@ -148,14 +164,18 @@ ckks_status workload_callable(void *context, graph_region *region, const ckks_va
     if (!values) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "values", "no memory for a run");
     memcpy(values, inputs, input_count * sizeof *values);
     for (uint32_t k = 0; k < w->p->operation_count; k++) {
+        const uint32_t first = k;
+        if (is_product_rescaled(w, k)) k++;
         place_outputs(region, w, k);
-        rc = run_operation(region->evaluator, w, k, values, &inner);
+        rc = k > first ? product_rescaled(region->evaluator, w, first, values, &inner)
+                       : run_operation(region->evaluator, w, k, values, &inner);
         if (rc == CKKS_OK) rc = audit(w, k, values, &inner);
         if (rc == CKKS_OK) rc = name_outputs(region, w, k, values, &inner);
         if (rc != CKKS_OK) {
             rc = name_operation(rc, &inner, &w->p->operations[k], k, err);
             break;
         }
+        if (k > first) release_dead(region->evaluator, w, first, values);
         release_dead(region->evaluator, w, k, values);
     }
     free(values);

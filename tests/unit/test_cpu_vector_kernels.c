@@ -372,7 +372,15 @@ static void check_keyswitch(uint32_t level, uint32_t pattern) {
                                     device_fixture_poly(a, 2, basis_q(level)), scratch};
         args.a.component_stride = level + 1;
         compare(KERNEL_RESCALE, &args, &args.out.words, 2 * poly_bytes(basis_q(level - 1)));
-        free(scratch);
+        kernel_multiply_rescale_args product = {
+            .tables = now.f.tables,
+            .out = device_fixture_poly(NULL, 2, basis_q(level - 1)),
+            .a = device_fixture_poly(a, 2, basis_q(level)),
+            .b = device_fixture_poly(poly(basis_q(level), 1, pattern), 1, basis_q(level)),
+            .scratch = scratch,
+        };
+        compare(KERNEL_MULTIPLY_RESCALE, &product, &product.out.words, 2 * poly_bytes(basis_q(level - 1)));
+        free(product.b.words), free(scratch);
     }
     if (now.f.params->log_n <= 13 && (pattern == 2 || pattern >= PATTERN_RANDOM))
         check_switches(a, level, key_level, pattern), check_hoisted(a, level, key_level, pattern);

@@ -48,6 +48,7 @@ typedef enum what {
     SUBTRACT_THREE_FROM_TWO,
     DROP_LEVEL,
     PLAIN_RESCALE,
+    PLAIN_RESCALE_AT_ONCE,
     OPERATION_COUNT
 } what;
 
@@ -69,6 +70,7 @@ static const char *const name[OPERATION_COUNT] = {
     "two components minus three",
     "drop level",
     "multiply plain, rescale",
+    "the same at once",
 };
 
 typedef struct operation {
@@ -148,6 +150,8 @@ static ckks_status run(void *context, evaluator *ev, ckks_value *out, ckks_error
         rc = evaluator_rescale(ev, out, &t, err);
         evaluator_release(ev, &t);
         return rc;
+    case PLAIN_RESCALE_AT_ONCE:
+        return evaluator_multiply_plain_rescale(ev, out, &o->a, &o->plain_rescaling, err);
     default:
         return product_then(o, ev, out, err);
     }
@@ -165,6 +169,7 @@ static double expect(what kind, double a, double b, double plain, double constan
         return a + plain;
     case MULTIPLY_PLAIN:
     case PLAIN_RESCALE:
+    case PLAIN_RESCALE_AT_ONCE:
         return a * plain;
     case ADD_CONSTANT:
         return a + constant;
@@ -191,6 +196,7 @@ static double expect_scale(what kind) {
     case RESCALE_OF_THREE:
         return SCALE * SCALE / last;
     case PLAIN_RESCALE:
+    case PLAIN_RESCALE_AT_ONCE:
         return SCALE * last / last;
     case ADD:
     case SUBTRACT:
@@ -259,6 +265,33 @@ static void complex_slots_multiply_as_complex_numbers(void **state) {
     free(im);
     free(square_re);
     free(square_im);
+}
+
+static void a_product_rescaled_at_once_has_the_words_of_the_two(void **state) {
+    (void)state;
+    double *a = evaluator_fixture_slots(&f, BATCH, 2), *plain = evaluator_fixture_slots(&f, 1, 2);
+    for (uint32_t level = 1; level <= LEVEL; level++) {
+        operation o = {.kind = PLAIN_RESCALE,
+                       .a = evaluator_fixture_encrypt(&f, a, NULL, BATCH, level, SCALE),
+                       .plain_rescaling =
+                           evaluator_fixture_plain(&f, plain, level, (double)f.on.params->prime[level])};
+        host_value two, one;
+        assert_int_equal(evaluator_fixture_run(&f, &two, 1, run, &o, NULL), CKKS_OK);
+        o.kind = PLAIN_RESCALE_AT_ONCE;
+        assert_int_equal(evaluator_fixture_run(&f, &one, 1, run, &o, NULL), CKKS_OK);
+        assert_memory_equal(&one.signature, &two.signature, sizeof one.signature);
+        assert_memory_equal(one.words, two.words, two.signature.bytes);
+        host_value_free(&one), host_value_free(&two);
+    }
+    operation o = {.kind = PLAIN_RESCALE_AT_ONCE,
+                   .a = evaluator_fixture_encrypt(&f, a, NULL, BATCH, 0, SCALE),
+                   .plain_rescaling = evaluator_fixture_plain(&f, plain, 0, SCALE)};
+    host_value none;
+    ckks_error err = {0};
+    assert_int_equal(evaluator_fixture_run(&f, &none, 1, run, &o, &err), CKKS_SIGNATURE_MISMATCH);
+    assert_string_equal(err.field, "limb_count");
+    free(a);
+    free(plain);
 }
 
 static void square_writes_the_words_of_multiply(void **state) {
@@ -475,6 +508,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_operation_decrypts_to_the_clear_result),
         cmocka_unit_test(complex_slots_multiply_as_complex_numbers),
+        cmocka_unit_test(a_product_rescaled_at_once_has_the_words_of_the_two),
         cmocka_unit_test(square_writes_the_words_of_multiply),
         cmocka_unit_test(operands_that_do_not_match_are_refused_by_field),
         cmocka_unit_test(a_key_outside_the_table_is_missing),

@@ -54,6 +54,7 @@ typedef union arguments {
     kernel_diagonal_sum_args diagonal;
     kernel_permute_sum_args permute;
     kernel_hoisted_switch_args hoisted;
+    kernel_multiply_rescale_args product;
     kernel_matrix_product_args matrix;
     kernel_unpack_args unpack;
     kernel_expand_args expand;
@@ -192,6 +193,10 @@ static arguments good(kernel_id kernel) {
     case KERNEL_RESCALE:
         a.rescale = (kernel_rescale_args){NULL, poly('O', 2, 2, 0), poly('A', 2, 3, 0), at('S')};
         break;
+    case KERNEL_MULTIPLY_RESCALE:
+        a.product = (kernel_multiply_rescale_args){NULL, poly('O', 2, 2, 0), poly('A', 2, 3, 0),
+                                                   poly('B', 1, 3, 0), at('S')};
+        break;
     case KERNEL_DIAGONAL_SUM:
         a.diagonal = (kernel_diagonal_sum_args){.out = at('O'),
                                                 .in = at('A'),
@@ -282,6 +287,8 @@ static void accesses_are_those_of_the_definition(void **state) {
         {KERNEL_HOISTED_SWITCH,
          {{'O', LIMBS(12), true}, {'A', LIMBS(3), false}, {'B', LIMBS(3), false}, {'S', LIMBS(65), true}}},
         {KERNEL_RESCALE, {{'O', LIMBS(4), true}, {'A', LIMBS(6), false}, {'S', LIMBS(6), true}}},
+        {KERNEL_MULTIPLY_RESCALE,
+         {{'O', LIMBS(4), true}, {'A', LIMBS(6), false}, {'B', LIMBS(3), false}, {'S', LIMBS(2), true}}},
         {KERNEL_DIAGONAL_SUM, {{'O', LIMBS(20), true}, {'A', LIMBS(20), false}}},
         {KERNEL_PERMUTE_SUM, {{'O', LIMBS(3), true}, {'A', LIMBS(9), false}, {'B', LIMBS(3), false}}},
         {KERNEL_MATRIX_PRODUCT, {{'O', LIMBS(12), true}, {'A', LIMBS(18), false}}},
@@ -495,6 +502,17 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_RESCALE, a.rescale.out = poly('O', 2, 3, 0), "out");
     INVALID(KERNEL_RESCALE, a.rescale.out.component_count = 1, "out");
     ALIAS(KERNEL_RESCALE, a.rescale.scratch = at('A') + 5 * N, "scratch");
+    INVALID(KERNEL_MULTIPLY_RESCALE, a.product.a = poly('A', 2, 1, 0), "a");
+    INVALID(KERNEL_MULTIPLY_RESCALE, a.product.out = poly('O', 2, 3, 0), "out");
+    INVALID(KERNEL_MULTIPLY_RESCALE, a.product.out.component_count = 1, "out");
+    INVALID(KERNEL_MULTIPLY_RESCALE, a.product.b = poly('B', 2, 3, 0), "b");
+    INVALID(KERNEL_MULTIPLY_RESCALE, a.product.b = poly('B', 1, 2, 0), "b");
+    INVALID(KERNEL_MULTIPLY_RESCALE, a.product.scratch = NULL, "scratch");
+    ALIAS(KERNEL_MULTIPLY_RESCALE, a.product.out.words = at('A'), "a");
+    ALIAS(KERNEL_MULTIPLY_RESCALE, a.product.out.words = at('B'), "b");
+    ALIAS(KERNEL_MULTIPLY_RESCALE, a.product.scratch = at('O') + N, "scratch");
+    ALIAS(KERNEL_MULTIPLY_RESCALE, a.product.scratch = at('B') + N, "scratch");
+    ALIAS(KERNEL_MULTIPLY_RESCALE, a.product.scratch = at('A') + 5 * N, "scratch");
     /* sums */
     INVALID(KERNEL_DIAGONAL_SUM, diagonal_items[2].out = 2, "items");
     INVALID(KERNEL_DIAGONAL_SUM, diagonal_items[2].in = 2, "items");
