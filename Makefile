@@ -322,6 +322,12 @@ $(B)/tests/planted_race: tests/tsan/planted_race.c
 DEVICE_TESTS := $(CONFORMANCE_SRC) $(shell grep -lE '(device|program|evaluator|kernel)_fixture\.h|daemon_(fixture|words)\.h|device_(open|health|select)' \
                 tests/unit/test_*.c)
 DEVICE_TEST_NAMES := $(notdir $(basename $(DEVICE_TESTS)))
+# their names, for tests/device/main.c
+DEVICE_TESTS_TEXT := \#define DEVICE_TESTS(X) $(patsubst %,X(%),$(DEVICE_TEST_NAMES))
+ifneq ($(DEVICE_TESTS_TEXT),$(file <$(GEN)/device_tests.h))
+  $(shell mkdir -p $(GEN))
+  $(file >$(GEN)/device_tests.h,$(DEVICE_TESTS_TEXT))
+endif
 DEVICE_DAEMON := $(patsubst %.c,$(B)/fault/%.o,$(DAEMON_SRC))
 $(B)/multi/ckksd.o: $(B)/fault/daemon/main.o
 	@mkdir -p $(@D)
@@ -332,19 +338,10 @@ $(B)/multi/%.o: $(B)/fault/tests/conformance/%.o
 $(B)/multi/%.o: $(B)/fault/tests/unit/%.o
 	@mkdir -p $(@D)
 	$(Q)objcopy --redefine-sym main=main_$* $< $@
-$(B)/multi/main.c: Makefile
+$(B)/multi/main.o: tests/device/main.c $(GEN)/device_tests.h $(FLAGS_STAMP)
 	@mkdir -p $(@D)
-	@{ printf '#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n'; \
-	   for t in ckksd $(DEVICE_TEST_NAMES); do printf 'int main_%s(int, char **);\n' $$t; done; \
-	   printf 'static int run(const char *name, int argc, char **argv) {\n'; \
-	   for t in ckksd $(DEVICE_TEST_NAMES); do printf '    if (!strcmp(name, "%s")) return main_%s(argc, argv);\n' $$t $$t; done; \
-	   printf '    return 2;\n}\nint main(int argc, char **argv) {\n    static const char *const names[] = {'; \
-	   for t in $(DEVICE_TEST_NAMES); do printf '"%s", ' $$t; done; \
-	   printf '};\n    const char *again = getenv("CKKSD_DEVICE_TEST"); /* a test that starts itself once more */\n'; \
-	   printf '    if (argc > 1 && again) return run(again, argc, argv);\n    if (argc > 1) {\n'; \
-	   printf '        setenv("CKKSD_DEVICE_TEST", argv[1], 1);\n        return run(argv[1], argc - 1, argv + 1);\n    }\n'; \
-	   printf '    for (size_t i = 0; i < sizeof names / sizeof *names; i++) puts(names[i]);\n    return 0;\n}\n'; } >$@
-$(B)/device-tests: $(B)/multi/main.c $(patsubst %,$(B)/multi/%.o,ckksd $(DEVICE_TEST_NAMES)) $(DEVICE_DAEMON) $(TEST_LIBS)
+	$(Q)$(CCACHE) $(CC) $(CFLAGS_ALL) $(WARN) -c $< -o $@
+$(B)/device-tests: $(B)/multi/main.o $(patsubst %,$(B)/multi/%.o,ckksd $(DEVICE_TEST_NAMES)) $(DEVICE_DAEMON) $(TEST_LIBS)
 	@echo "  LD  $@"
 	$(Q)$(CC) $(CFLAGS_ALL) -Wl,--allow-multiple-definition $(WRAP) $^ $(TEST_LINK) -o $@
 

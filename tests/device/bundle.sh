@@ -28,8 +28,9 @@ printf '#!/bin/sh\nCKKSD_DEVICE_TEST=ckksd exec "$(dirname "$0")/../device-tests
 chmod 755 "$out/tests/ckksd-fault"
 # one test reads the sources, another the vectors
 git ls-files '*.c' '*.h' '*.cu' '*.cuh' tests/data | tar -cJf "$out/tests/source.tar.xz" -T -
-for name in breast-cancer credit-g mnist; do # the demo's: larger ones would not fit
-    calibration=$(find "tests/models/$name" -name 'calibration*' | head -n 1)
+for name in breast-cancer credit-g credit-pipeline pima-diabetes mnist lola lenet retrieval; do
+    case $name in lola | lenet) images=mnist ;; *) images=$name ;; esac # all models of digits share one sample
+    calibration=$(find "tests/models/$images" -name 'calibration*' | head -n 1)
     mkdir -p "$out/models/$name/1"
     find "tests/models/$name" -name 'test*' -exec cp {} "$out/models/$name/" \;
     "$B/ckksctl" compile "tests/models/$name/$name.onnx" --calibration "$calibration" -o "$out/models/$name/1/model.ckm" --quiet >/dev/null

@@ -36,7 +36,8 @@ static bool open_sides(ckks_context *made, const char *path) {
     ckks_error err = {0};
     context = made, params = context_params(context);
     setenv("CKKSD_CUDA_PATH", path, 1);
-    device_config cpu = {.kind = DEVICE_CPU}, cuda = {.kind = DEVICE_CUDA};
+    device_config cpu = {.kind = DEVICE_CPU, .threads = fixture_is_short() ? 2 : 0},
+                  cuda = {.kind = DEVICE_CUDA};
     const ckks_status rc = device_open(&sides[1].dev, &cuda, &err);
     if (rc != CKKS_OK && fixture_device_kind() != DEVICE_CUDA) { /* else a card was asked for */
         print_message("skipped: no device (%s)\n", err.message);
@@ -577,10 +578,14 @@ static void every_kernel_of_the_integer_path_gives_the_cpu_words(void **state) {
     every_kernel("i64");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kernel_of_the_f64_path_gives_the_cpu_words),
-        cmocka_unit_test(every_kernel_of_the_integer_path_gives_the_cpu_words),
-    };
-    return cmocka_run_group_tests_name("cuda kernels", tests, NULL, NULL);
+/* argument: f64 or i64, one path alone; both otherwise */
+int main(int argc, char **argv) {
+    const struct CMUnitTest f64[] = {cmocka_unit_test(every_kernel_of_the_f64_path_gives_the_cpu_words)};
+    const struct CMUnitTest i64[] = {cmocka_unit_test(every_kernel_of_the_integer_path_gives_the_cpu_words)};
+    int failed = 0;
+    if (argc < 2 || strcmp(argv[1], "f64") == 0)
+        failed += cmocka_run_group_tests_name("cuda kernels, FP64", f64, NULL, NULL);
+    if (argc < 2 || strcmp(argv[1], "i64") == 0)
+        failed += cmocka_run_group_tests_name("cuda kernels, 64-bit integers", i64, NULL, NULL);
+    return failed;
 }
