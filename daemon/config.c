@@ -4,6 +4,7 @@
  */
 #include "daemon/config.h"
 
+#include "daemon/certificate.h"
 #include "daemon/logging.h"
 #include "kernels/base/bytes.h"
 
@@ -360,7 +361,9 @@ bool config_split_address(const char *text, char *host, size_t host_size, uint16
 }
 
 static bool is_loopback(const char *host) {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
+    /* a name may begin with digits too */
+    return (strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == strlen(host)) ||
+           strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
 }
 
 ckks_status config_url_check(const char *url, bool allow_plaintext, bool has_certificate, ckks_error *err) {
@@ -481,7 +484,11 @@ static ckks_status check_path(const config *c, const char *path, bool is_folder,
     struct stat st;
     if (path[0] == 0) return CKKS_OK;
     if (stat(path, &st) != 0)
-        snprintf(what, sizeof what, "%s: %s", path, strerror(errno));
+        snprintf(what, sizeof what, "%s: %s%s", path, strerror(errno),
+                 errno != ENOENT     ? ""
+                 : path == c->data   ? " (make it first, for the daemon alone: mkdir -m 700)"
+                 : path == c->tokens ? " (ckksctl token add makes it)"
+                                     : "");
     else if (is_folder != (bool)S_ISDIR(st.st_mode))
         snprintf(what, sizeof what, "%s is %s", path, is_folder ? "not a folder" : "not a file");
     else if (access(path, is_folder ? R_OK | X_OK : R_OK) != 0)
@@ -489,6 +496,13 @@ static ckks_status check_path(const config *c, const char *path, bool is_folder,
     else
         return CKKS_OK;
     return complain(c, path, what, err);
+}
+
+static ckks_status check_certificate(const config *c, ckks_error *err) {
+    ckks_error cause = {0};
+    if (!c->tls_certificate[0] || certificate_check(c->tls_certificate, c->tls_key, &cause) == CKKS_OK)
+        return CKKS_OK;
+    return complain(c, strcmp(cause.field, "tls_key") ? c->tls_certificate : c->tls_key, cause.message, err);
 }
 
 ckks_status config_load(config *out, const char *path, ckks_error *err) {
@@ -517,7 +531,8 @@ ckks_status config_load(config *out, const char *path, ckks_error *err) {
     if ((rc = check_path(out, out->tokens, false, err)) != CKKS_OK) goto out;
     if ((rc = check_path(out, out->tls_certificate, false, err)) != CKKS_OK) goto out;
     if ((rc = check_path(out, out->tls_key, false, err)) != CKKS_OK) goto out;
-    rc = check_path(out, out->tls_client_ca, false, err);
+    if ((rc = check_path(out, out->tls_client_ca, false, err)) != CKKS_OK) goto out;
+    rc = check_certificate(out, err);
 out:
     free(text);
     close(fd);

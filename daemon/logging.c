@@ -2,27 +2,60 @@
 
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #define WRITE_WAIT_MS 20 /* for a reader that is merely slow */
 
-static bool is_terminal;
+static const struct {
+    const char *name;
+    log_level level;
+} names[] = {{"error", LOG_LEVEL_ERROR},
+             {"warning", LOG_LEVEL_WARNING},
+             {"notice", LOG_LEVEL_NOTICE},
+             {"info", LOG_LEVEL_INFO},
+             {"debug", LOG_LEVEL_DEBUG}};
+
+static const char *level_name(log_level level) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (names[i].level == level) return names[i].name;
+    return "?";
+}
+
+static enum { TO_FILE, TO_TERMINAL, TO_JOURNAL } destination;
+
+/* The service manager names the stream that it gave us (systemd.exec(5), JOURNAL_STREAM); it may have been
+ * redirected since. */
+static bool is_journal(void) {
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long device, inode;
+    struct stat st;
+    return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 && fstat(STDERR_FILENO, &st) == 0 &&
+           st.st_dev == (dev_t)device && st.st_ino == (ino_t)inode;
+}
 
 static void sink(void *context, log_level level, const char *line) {
     (void)context;
-    char text[1152];
+    char text[1152], time[40] = "";
+    struct timespec now;
+    struct tm parts;
     int n;
-    if (is_terminal) {
-        struct timespec now;
-        struct tm parts;
-        clock_gettime(CLOCK_REALTIME, &now);
-        localtime_r(&now.tv_sec, &parts);
-        n = snprintf(text, sizeof text, "%02d:%02d:%02d.%03ld %s\n", parts.tm_hour, parts.tm_min,
-                     parts.tm_sec, now.tv_nsec / 1000000, line);
-    } else {
+    clock_gettime(CLOCK_REALTIME, &now);
+    switch (destination) {
+    case TO_JOURNAL:
         n = snprintf(text, sizeof text, "<%d>%s\n", (int)level, line);
+        break;
+    case TO_TERMINAL:
+        strftime(time, sizeof time, "%H:%M:%S", localtime_r(&now.tv_sec, &parts));
+        n = snprintf(text, sizeof text, "%s.%03ld %s\n", time, now.tv_nsec / 1000000, line);
+        break;
+    default:
+        strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &parts));
+        n = snprintf(text, sizeof text, "time=%s.%03ldZ level=%s %s\n", time, now.tv_nsec / 1000000,
+                     level_name(level), line);
     }
     if (n <= 0) return;
     const size_t size = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
@@ -36,20 +69,12 @@ static void sink(void *context, log_level level, const char *line) {
 }
 
 void logging_start(log_level level) {
-    is_terminal = isatty(STDERR_FILENO) == 1;
+    destination = isatty(STDERR_FILENO) == 1 ? TO_TERMINAL : is_journal() ? TO_JOURNAL : TO_FILE;
     log_set_level(level);
     log_set_sink(sink, NULL);
 }
 
 bool log_level_parse(log_level *out, const char *text) {
-    static const struct {
-        const char *name;
-        log_level level;
-    } names[] = {{"error", LOG_LEVEL_ERROR},
-                 {"warning", LOG_LEVEL_WARNING},
-                 {"notice", LOG_LEVEL_NOTICE},
-                 {"info", LOG_LEVEL_INFO},
-                 {"debug", LOG_LEVEL_DEBUG}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(names[i].name, text) == 0) {
             *out = names[i].level;

@@ -1,7 +1,7 @@
 /*
- * Log lines on stderr: key=value, one line each. Under a service manager each line starts with its journal
- * priority, "<6>"; on a terminal with the time. Values of peers are quoted and escaped, so that a line is a
- * line. Tokens, secrets and payload bytes are never passed here.
+ * Log lines on stderr: key=value, one line each. Where they go to the journal each line starts with its
+ * priority, "<6>"; on a terminal with the local time; in a file with time= (UTC) and level=. Values of peers
+ * are quoted and escaped, so that a line is a line. Tokens, secrets and payload bytes are never passed here.
  */
 #ifndef CKKSD_LOGGING_H
 #define CKKSD_LOGGING_H

@@ -22,7 +22,7 @@
 /* ---- budget ---- */
 
 static void line(const char *what, uint64_t bytes) {
-    log_write(LOG_LEVEL_NOTICE, "event=memory_budget what=\"%-34s\" mib=%.1f", what,
+    log_write(LOG_LEVEL_NOTICE, "event=memory_budget what=\"%s\" mib=%.1f", what,
               (double)bytes / 1048576.0);
 }
 

@@ -263,8 +263,11 @@ static void check_model_keys(doctor *d, const client_model *m) {
 static void check_models(doctor *d) {
     const Ckksd__V1__ServerMetadataReply *s = rpc_server(d->connection);
     const client_model_options options = {.allow_insecure = d->options->allow_insecure};
-    if (!s->n_models)
-        line(d, WARNING, "models", "the server has none that is ready", "wait, or ask its operator");
+    bool is_ready = true;
+    if (!s->n_models && ctl_is_ready(&is_ready, d->connection, NULL) == CKKS_OK && !is_ready)
+        line(d, WARNING, "models", "the server is still loading them", "wait");
+    else if (!s->n_models)
+        line(d, WARNING, "models", "the server has none that is ready", "ask its operator");
     for (size_t i = 0; i < s->n_models; i++) {
         client_model *m = NULL;
         char *name = NULL;

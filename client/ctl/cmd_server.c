@@ -18,15 +18,6 @@ static ckks_status ask(rpc_reply *reply, rpc_connection *c, const char *method,
     return rpc_call(c, &request, reply, err);
 }
 
-static ckks_status is_ready(bool *out, rpc_connection *c, ckks_error *err) {
-    rpc_reply reply = {0};
-    const ckks_status rc =
-        ask(&reply, c, "Inference/ServerReady", NULL, &ckksd__v1__server_ready_reply__descriptor, err);
-    *out = rc == CKKS_OK && ((const Ckksd__V1__ServerReadyReply *)reply.payload)->ready;
-    rpc_reply_fini(&reply);
-    return rc;
-}
-
 /* ---- status ---- */
 
 typedef struct arguments {
@@ -100,7 +91,7 @@ static ckks_status status(json_writer *j, rpc_connection *c, const ctl_options *
     ckks_status rc;
     bool ready = false;
     const Ckksd__V1__ServerMetadataReply *s = rpc_server(c);
-    if ((rc = is_ready(&ready, c, err)) != CKKS_OK) return rc;
+    if ((rc = ctl_is_ready(&ready, c, err)) != CKKS_OK) return rc;
     if (o->json) {
         json_object(j, NULL);
         json_string(j, "address", rpc_address(c));
@@ -236,7 +227,11 @@ static ckks_status models(json_writer *j, rpc_connection *c, const ctl_options *
         json_close_list(j);
         json_end(j);
     } else if (!s->n_models && rc == CKKS_OK) {
-        ctl_note(o, "the server has no model that is ready");
+        bool ready = true;
+        rc = ctl_is_ready(&ready, c, err);
+        if (rc == CKKS_OK)
+            ctl_note(o, ready ? "the server has no model that is ready"
+                              : "the server is still loading its models: none is ready yet");
     }
     return rc;
 }

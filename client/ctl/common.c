@@ -1,11 +1,15 @@
 /* Common options and what follows from them: server, token, keys, models. */
 #include "client/ctl/ctl.h"
 
+#include "client/lib/rpc_internal.h"
+
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#define LOADING_POLL_MS    500u
 #define TOKEN_NAME_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 enum {
@@ -189,6 +193,37 @@ ckks_status ctl_split_model(char **name, const char **version, const char *text,
     return CKKS_OK;
 }
 
+ckks_status ctl_is_ready(bool *out, rpc_connection *connection, ckks_error *err) {
+    rpc_reply reply = {0};
+    const rpc_request request = {.method = "Inference/ServerReady",
+                                 .reply = &ckksd__v1__server_ready_reply__descriptor};
+    const ckks_status rc = rpc_call(connection, &request, &reply, err);
+    *out = rc == CKKS_OK && ((const Ckksd__V1__ServerReadyReply *)reply.payload)->ready;
+    rpc_reply_fini(&reply);
+    return rc;
+}
+
+static ckks_status model_of_server(client_model **out, rpc_connection *connection, const ctl_options *options,
+                                   const char *name, const char *version,
+                                   const client_model_options *model_options, ckks_error *err) {
+    const uint64_t wait_ms = options->timeout_ms ? options->timeout_ms : RPC_TIMEOUT_MS;
+    const uint64_t end_ns = rpc_now_ns() + wait_ms * UINT64_C(1000000);
+    for (bool is_last = false, is_told = false;;) {
+        ckks_error inner = {0};
+        const ckks_status rc = rpc_model(out, connection, name, version, model_options, &inner);
+        if (rc != CKKS_UNAVAILABLE || !rpc_error_is_from_server(&inner) || is_last) {
+            if (err && err->code == CKKS_OK) *err = inner;
+            return rc;
+        }
+        /* a model that becomes ready between the two questions is asked for once more */
+        is_last = ctl_is_ready(&is_last, connection, NULL) != CKKS_OK || is_last || rpc_now_ns() >= end_ns;
+        if (is_last) continue;
+        if (!is_told) ctl_note(options, "the server is still loading its models: waiting");
+        is_told = true;
+        usleep(LOADING_POLL_MS * 1000);
+    }
+}
+
 ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl_options *options,
                       const char *text, const uint8_t *pin, ckks_error *err) {
     const client_model_options model_options = {.allow_insecure = options->allow_insecure,
@@ -211,7 +246,7 @@ ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl
     const char *version;
     if ((rc = ctl_split_model(&name, &version, text, err)) != CKKS_OK) return rc;
     if (!*connection) rc = ctl_connect(connection, options, err);
-    if (rc == CKKS_OK) rc = rpc_model(out, *connection, name, version, &model_options, err);
+    if (rc == CKKS_OK) rc = model_of_server(out, *connection, options, name, version, &model_options, err);
     free(name);
     return rc;
 }

@@ -64,8 +64,11 @@ ckks_status ctl_load_secret(client_secret_key **out, const ctl_options *options,
                             ckks_error *err);
 /* ctl_split_model cuts "name/version"; *version is NULL without one. Free *name with free(). */
 ckks_status ctl_split_model(char **name, const char **version, const char *text, ckks_error *err);
+/* ctl_is_ready: has the server loaded the models that it had at its start? */
+ckks_status ctl_is_ready(bool *out, rpc_connection *connection, ckks_error *err);
 /* ctl_model: a file that exists (package or saved metadata), else a model of the server; *connection is
- * opened when it is first needed and stays the caller's. */
+ * opened when it is first needed and stays the caller's. Waits for a server that is still loading its models,
+ * up to the time-out of a call. */
 ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl_options *options,
                       const char *text, const uint8_t *pin, ckks_error *err);
 

@@ -230,6 +230,19 @@ def no_secret_is_ever_printed(user, daemon):
     assert "secret key" in shown and all(image[i:i + 24].hex() not in shown for i in range(len(image) - 56, len(image) - 2000, -97))
 
 
+def a_server_that_is_still_loading_is_waited_for(package):
+    models = [f"copy-{i}" for i in range(8)]
+    daemon = harness.Daemon({name: package for name in models}, extra="[slots]\nwarmup = 100")
+    user = User(daemon)
+    while daemon.http("/livez")[0] != 200:
+        assert daemon.process.poll() is None, daemon.log_text()
+    user.expect(4, "metadata", "another", "-o", user.path("another.meta"))  # nothing to wait for
+    for name in models:
+        user.expect(0, "metadata", name, "-o", user.path(f"{name}.meta"))
+    user.leave()
+    assert daemon.stop() == 0
+
+
 def what_one_tenant_registered_is_unknown_to_another(user, daemon):
     shutil.copytree(user.path("ckksctl/keys"), user.path("copied"))
     other = User(daemon, "bob")
@@ -300,6 +313,7 @@ def main():
     tests.run(a_sealed_key_opens_with_its_passphrase_alone, user)
     tests.run(two_offline_machines_and_a_courier, user)
     tests.run(no_secret_is_ever_printed, user, daemon)
+    tests.run(a_server_that_is_still_loading_is_waited_for, package)
     tests.run(what_one_tenant_registered_is_unknown_to_another, user, daemon)
     tests.run(benchmarks_run_and_check_their_results, user, package)
     tests.run(load_on_the_daemon_gives_the_same_words_every_time, user)

@@ -1,6 +1,8 @@
 /* The configuration: the sample is its manual and cannot drift; what is wrong is named by file and line. */
 #include "daemon/config.h"
 
+#include <openssl/pem.h>
+#include <openssl/x509.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -183,6 +185,7 @@ static void plaintext_beyond_loopback_needs_a_word(void **state) {
     assert_int_equal(config_url_check("tcp://127.8.8.8:1", false, false, NULL), CKKS_OK);
     assert_int_equal(config_url_check("tcp://localhost:1", false, false, NULL), CKKS_OK);
     assert_int_equal(config_url_check("tcp://[::1]:1", false, false, NULL), CKKS_OK);
+    assert_int_not_equal(config_url_check("tcp://127.example.org:1", false, false, NULL), CKKS_OK);
     assert_int_not_equal(config_url_check("tcp://[::]:1", false, false, NULL), CKKS_OK);
     assert_int_not_equal(config_url_check("tcp://*:1", false, false, NULL), CKKS_OK);
     assert_int_equal(config_url_check("tcp://*:1", true, false, NULL), CKKS_OK);
@@ -215,6 +218,71 @@ static void a_missing_file_of_the_configuration_is_named_with_its_line(void **st
     free(c);
 }
 
+/* a key and, where asked for, a certificate of it that it signed itself */
+static EVP_PKEY *write_key(const char *key_path, const char *certificate_path, const char *passphrase) {
+    EVP_PKEY *key = EVP_EC_gen("P-256");
+    assert_non_null(key);
+    FILE *file = fopen(key_path, "we");
+    assert_non_null(file);
+    assert_int_equal(PEM_write_PrivateKey(file, key, passphrase ? EVP_aes_128_cbc() : NULL, NULL, 0, NULL,
+                                          (void *)(uintptr_t)passphrase),
+                     1);
+    fclose(file);
+    if (!certificate_path) return key;
+    X509 *certificate = X509_new();
+    assert_non_null(certificate);
+    X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
+    X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
+    assert_int_equal(X509_set_pubkey(certificate, key), 1);
+    assert_true(X509_sign(certificate, key, EVP_sha256()) > 0);
+    assert_non_null(file = fopen(certificate_path, "we"));
+    assert_int_equal(PEM_write_X509(file, certificate), 1);
+    fclose(file);
+    X509_free(certificate);
+    return key;
+}
+
+static void a_certificate_and_a_key_that_do_not_belong_together_are_refused(void **state) {
+    (void)state;
+    char folder[] = "/tmp/test-config.XXXXXX", path[5][64];
+    enum { CONFIG, CERTIFICATE, KEY, OTHER_KEY, SEALED_KEY };
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 5; i++) snprintf(path[i], sizeof path[i], "%s/%d", folder, i);
+    EVP_PKEY_free(write_key(path[KEY], path[CERTIFICATE], NULL));
+    EVP_PKEY_free(write_key(path[OTHER_KEY], NULL, NULL));
+    EVP_PKEY_free(write_key(path[SEALED_KEY], NULL, "word"));
+    const struct {
+        int certificate, key;
+        const char *field, *says;
+    } table[] = {{CERTIFICATE, KEY, NULL, NULL},
+                 {CERTIFICATE, OTHER_KEY, "tls_key", "is not the key of the certificate"},
+                 {CERTIFICATE, SEALED_KEY, "tls_key", "without a passphrase"},
+                 {CERTIFICATE, CERTIFICATE, "tls_key", "no private key"},
+                 {KEY, KEY, "tls_certificate", "no certificate"}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        config *c = calloc(1, sizeof *c);
+        ckks_error err = {0};
+        FILE *file = fopen(path[CONFIG], "we");
+        assert_true(c && file);
+        fprintf(
+            file,
+            "[server]\nmodels = %s\ndata = %s\ntokens = %s\n[listen]\ntls_certificate = %s\ntls_key = %s\n",
+            folder, folder, path[KEY], path[table[i].certificate], path[table[i].key]);
+        fclose(file);
+        const ckks_status rc = config_load(c, path[CONFIG], &err);
+        free(c);
+        if (!table[i].says) {
+            if (rc != CKKS_OK) fail_msg("%s", err.message);
+            continue;
+        }
+        assert_int_equal(rc, CKKS_INVALID_ARGUMENT);
+        assert_string_equal(err.field, table[i].field);
+        if (!strstr(err.message, table[i].says)) fail_msg("%s", err.message);
+    }
+    for (int i = 0; i < 5; i++) unlink(path[i]);
+    rmdir(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_sample_documents_every_key_with_its_default_and_no_other),
@@ -224,6 +292,7 @@ int main(void) {
         cmocka_unit_test(nul_bytes_and_overlong_files_are_refused),
         cmocka_unit_test(plaintext_beyond_loopback_needs_a_word),
         cmocka_unit_test(a_missing_file_of_the_configuration_is_named_with_its_line),
+        cmocka_unit_test(a_certificate_and_a_key_that_do_not_belong_together_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
