@@ -15,6 +15,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 
 #define DEFAULT_RANGE_MARGIN 0.25
 #define DEFAULT_CHECK_ROWS   8u
@@ -573,9 +575,23 @@ static ckks_status build_package(compilation *c, uint8_t **package_bytes, size_t
     return rc;
 }
 
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void account_effort(compile_summary *s, uint64_t begin_ns) {
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
+    s->compile_seconds = (double)(now_ns() - begin_ns) * 1e-9;
+    s->peak_bytes = (uint64_t)usage.ru_maxrss * 1024;
+}
+
 ckks_status compile_model(uint8_t **package_bytes, size_t *size, compile_report **report,
                           const compile_options *options, ckks_error *err) {
     compilation c = {0};
+    const uint64_t begin_ns = now_ns();
     ckks_status rc;
     *package_bytes = NULL, *size = 0, *report = NULL;
     if ((rc = report_create(&c.report, err)) != CKKS_OK) return rc;
@@ -590,6 +606,7 @@ ckks_status compile_model(uint8_t **package_bytes, size_t *size, compile_report 
     if ((rc = report_program(c.report, &c.program, err)) != CKKS_OK) goto out;
     if ((rc = build_package(&c, package_bytes, size, err)) != CKKS_OK) goto out;
     c.report->package_bytes = *size;
+    account_effort(&c.report->summary, begin_ns);
     c.report->is_complete = true;
 out:
     if (rc != CKKS_OK) free(*package_bytes), *package_bytes = NULL, *size = 0;

@@ -191,7 +191,9 @@ typedef struct compile_summary {
                                          labels), the chosen, and the next closer; none without activations */
     compile_closeness closeness[3];
     uint32_t checked_rows;
-    uint32_t layout; /* compile_layout */
+    double compile_seconds;
+    uint64_t peak_bytes; /* most memory that this process has had so far */
+    uint32_t layout;     /* compile_layout */
     uint32_t rows_per_request;
     uint32_t trade_count; /* layouts that were compiled: two for auto */
     compile_trade_row trade[2];

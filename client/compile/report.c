@@ -266,6 +266,7 @@ static void print_trade(FILE *to, const compile_summary *s) {
 }
 
 void compile_report_print(FILE *to, const compile_report *report) {
+    char text[32];
     if (report->refusal_count) {
         print_refusals(to, report);
         return;
@@ -281,6 +282,8 @@ void compile_report_print(FILE *to, const compile_report *report) {
     if (report->predicted_ms > 0)
         fprintf(to, "  predicted     %.2f ms a request by this machine's cost model\n", report->predicted_ms);
     for (uint32_t i = 0; i < report->note_count; i++) fprintf(to, "\n  note: %s\n", report->notes[i]);
+    fprintf(to, "\n  compiled in %.1f s, with %s of memory at the peak\n", report->summary.compile_seconds,
+            bytes_text(report->summary.peak_bytes, text));
 }
 
 /* ---- for programs ---- */
@@ -354,6 +357,8 @@ static void json_summary(FILE *to, const compile_report *report) {
             ",\"promised_error\":%.6g,\"measured_error\":%.6g,\"checked_rows\":%u,\"polynomial_error\":%.6g",
             s->promised_error, s->measured_error, s->checked_rows, s->polynomial_error);
     fprintf(to, ",\"score_minimum\":%.9g,\"score_maximum\":%.9g", s->score_minimum, s->score_maximum);
+    fprintf(to, ",\"compile_seconds\":%.6g,\"peak_bytes\":%llu", s->compile_seconds,
+            (unsigned long long)s->peak_bytes);
     if (s->has_labels)
         fprintf(to, ",\"agreement\":%.9g,\"label_changes\":%.6g", s->agreement, s->label_changes);
 }

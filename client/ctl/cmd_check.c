@@ -17,7 +17,8 @@ enum {
     OPTION_LABEL_COLUMN,
     OPTION_ROWS,
     OPTION_ENCRYPTED,
-    OPTION_DEVICE
+    OPTION_DEVICE,
+    OPTION_TOP
 };
 static const struct argp_option options[] = {
     {"onnx", OPTION_ONNX, "FILE", 0, "the original model: compares with it, and looks into each layer", 0},
@@ -28,6 +29,7 @@ static const struct argp_option options[] = {
     {"encrypted", OPTION_ENCRYPTED, "N", 0,
      "run N rows encrypted (default: up to 100, about ten seconds; a whole request in the throughput layout)",
      0},
+    {"top", OPTION_TOP, "K", 0, "also compare which scores of a row are the K largest", 0},
     {"device", OPTION_DEVICE, "KIND", 0, "auto (default: the CPU, and a GPU where there is one), cpu or cuda",
      0},
     {0}};
@@ -55,6 +57,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case OPTION_ENCRYPTED:
         a->study.encrypted_count = ctl_take_count(state, argument, UINT32_MAX, "encrypted");
+        return 0;
+    case OPTION_TOP:
+        a->study.top = (uint32_t)ctl_take_count(state, argument, 10000, "top");
         return 0;
     case OPTION_DEVICE:
         a->study.device_kind = ctl_take_device(state, argument);

@@ -17,7 +17,7 @@ typedef struct arguments {
     bool has_key_set;
     uint8_t pin[32];
     bool is_pinned, raw, use_public, summary_only;
-    uint32_t concurrency;
+    uint32_t concurrency, top;
 } arguments;
 
 enum {
@@ -31,7 +31,8 @@ enum {
     OPTION_SUMMARY,
     OPTION_ROWS,
     OPTION_CONCURRENCY,
-    OPTION_KEY_SET
+    OPTION_KEY_SET,
+    OPTION_TOP
 };
 static const struct argp_option options[] = {
     {"rows", OPTION_ROWS, "N", 0, "the first N rows only", 0},
@@ -39,6 +40,7 @@ static const struct argp_option options[] = {
     {"label-column", OPTION_LABEL_COLUMN, "NAME", 0, "the CSV file's column of true labels", 0},
     {"reference", OPTION_REFERENCE, "PACKAGE", 0, "also run this package in the clear and compare", 0},
     {"original", OPTION_ORIGINAL, "ONNX", 0, "also run the original model in the clear", 0},
+    {"top", OPTION_TOP, "K", 0, "of each row only the K largest values, with their places, from 0 on", 0},
     {"summary", OPTION_SUMMARY, 0, 0, "print figures only, not each row", 0},
     {"raw", OPTION_RAW, 0, 0, "do not round results (see below)", 0},
     {"pin", OPTION_PIN, "DIGEST", 0, "refuse any other package than the one of this SHA-256", 0},
@@ -97,6 +99,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case OPTION_ROWS:
         a->source.limit = ctl_take_count(state, argument, UINT32_MAX, "rows");
         return 0;
+    case OPTION_TOP:
+        a->top = (uint32_t)ctl_take_count(state, argument, 1000000, "top");
+        return 0;
     case OPTION_CONCURRENCY:
         a->concurrency = (uint32_t)ctl_take_count(state, argument, 64, "concurrency");
         return 0;
@@ -132,7 +137,8 @@ static const struct argp parser = {
     "not pass such values on to anyone, since the digits below the precision carry information about your "
     "secret key.\n\n"
     "-o writes the results of any number of rows to a CSV file: columns row, label (if the model has one), "
-    "values, note (\"implausible\" where a value is outside of what the model produces). Results so far are "
+    "values (with --top: index and value of each), note (\"implausible\" where a value is outside of what "
+    "the model produces). Results so far are "
     "in "
     "FILE.part, and FILE.journal says how far they reach; after an interruption the same command goes on "
     "there, if model and rows are still the same. A model of the throughput layout takes many rows in one "
@@ -140,6 +146,7 @@ static const struct argp parser = {
     "Examples:\n"
     "  ckksctl infer breast-cancer patients.csv\n"
     "  ckksctl infer credit customers.csv -o scores.csv\n"
+    "  ckksctl infer retrieval queries.npy --top 10 -o nearest.csv\n"
     "  ckksctl infer mnist images-idx3.gz --labels labels-idx1.gz --summary\n"
     "  ckksctl infer credit/2 rows.csv --label-column class --json\n",
     ctl_common_children,
@@ -252,6 +259,7 @@ static ckks_status run_stream(int *code, const arguments *a, rpc_connection **co
     job.secret = k.secret, job.public = k.public;
     if (k.set) memcpy(job.key_set, k.set->id, sizeof job.key_set);
     job.step = a->raw ? 0 : client_promised_step(model);
+    job.top = a->top;
     if (a->raw)
         ctl_warn(
             "raw results: do not pass them on, their last digits carry information about your secret key");
@@ -298,6 +306,7 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
     job.secret = k.secret, job.public = k.public;
     if (k.set) memcpy(job.key_set, k.set->id, sizeof job.key_set);
     job.step = a->raw ? 0 : client_promised_step(model);
+    job.top = a->top;
     job.results = calloc((size_t)data.count, sizeof *job.results);
     job.scores = calloc((size_t)data.count * model->score_count, sizeof *job.scores);
     job.shown = calloc((size_t)data.count * model->score_count, sizeof *job.shown);
@@ -323,8 +332,10 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
     }
     *code = verdict(&figures);
 out:
-    for (uint64_t i = 0; job.results && i < data.count; i++)
+    for (uint64_t i = 0; job.results && i < data.count; i++) {
         client_prediction_fini(&job.results[i].prediction);
+        wipe_free(job.results[i].top);
+    }
     wipe_free(job.results);
     wipe_free(job.scores);
     wipe_free(job.shown);

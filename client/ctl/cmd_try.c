@@ -22,6 +22,7 @@ enum {
     OPTION_ROWS,
     OPTION_ENCRYPTED,
     OPTION_DEVICE,
+    OPTION_TOP,
     OPTION_LAYOUT,
     OPTION_TARGET_ERROR,
     OPTION_SECURITY
@@ -36,6 +37,7 @@ static const struct argp_option options[] = {
     {"encrypted", OPTION_ENCRYPTED, "N", 0,
      "run N rows encrypted (default: up to 100, about ten seconds; a whole request in the throughput layout)",
      0},
+    {"top", OPTION_TOP, "K", 0, "also compare which scores of a row are the K largest", 0},
     {"device", OPTION_DEVICE, "KIND", 0, "auto (default: the CPU, and a GPU where there is one), cpu or cuda",
      0},
     {"layout", OPTION_LAYOUT, "NAME", 0, "latency (default) or throughput, as for compile", 0},
@@ -60,6 +62,9 @@ static error_t parse_study(int key, char *argument, struct argp_state *state, ar
         return 0;
     case OPTION_ENCRYPTED:
         a->study.encrypted_count = ctl_take_count(state, argument, UINT32_MAX, "encrypted");
+        return 0;
+    case OPTION_TOP:
+        a->study.top = (uint32_t)ctl_take_count(state, argument, 10000, "top");
         return 0;
     case OPTION_DEVICE:
         a->study.device_kind = ctl_take_device(state, argument);
@@ -155,18 +160,20 @@ static void trial_fini(trial *t) {
 static ckks_status compile(trial *t, arguments *a, ckks_error *err) {
     const client_model_options trust = {.allow_insecure = a->common.allow_insecure};
     ctl_stages stages = {.options = &a->common};
+    ctl_options silent = a->common; /* the study reads the same rows and says what it leaves out */
+    silent.quiet = true;
     ckks_status rc = onnx_model_peek(&t->original, a->compile.onnx_path, err);
     if (rc != CKKS_OK) return rc;
     rc =
         calibration_load(&t->calibration, t->original, a->calibration ? a->calibration : a->study.source.path,
-                         a->study.source.label_column, &a->common, err);
+                         a->study.source.label_column, a->calibration ? &a->common : &silent, err);
     if (rc != CKKS_OK) return rc;
     if (!a->calibration) { /* what is wrong with the rows and labels, before the slow part */
         rc = rows_check_labels(&a->study.source, t->calibration.view.row_count, err);
     } else {
         calibration_rows data;
-        rc = calibration_load(&data, t->original, a->study.source.path, a->study.source.label_column,
-                              &a->common, err);
+        rc = calibration_load(&data, t->original, a->study.source.path, a->study.source.label_column, &silent,
+                              err);
         if (rc == CKKS_OK) {
             rc = rows_check_labels(&a->study.source, data.view.row_count, err);
             calibration_fini(&data);
@@ -193,11 +200,19 @@ static ckks_status compile(trial *t, arguments *a, ckks_error *err) {
 static void print(const trial *t, const arguments *a) {
     compile_summary s;
     compile_report_summary(t->report, &s);
-    printf("model        %s: runs encrypted, N = 2^%u, depth %u, %u bits of security%s\n",
-           t->model->description->name, s.log_n, s.depth, s.security_bits,
-           s.security_bits ? "" : " (INSECURE: for tests only)");
-    printf("program      %u operations, %u rotations, %u keys\n", s.operation_count, s.rotation_count,
-           s.key_count);
+    printf("model        %s: runs encrypted, %u bits of security%s\n", t->model->description->name,
+           s.security_bits, s.security_bits ? "" : " (INSECURE: for tests only)");
+    printf("size         N = 2^%u, %u level%s deep; %u operations, %u rotations, %u keys\n", s.log_n, s.depth,
+           s.depth == 1 ? "" : "s", s.operation_count, s.rotation_count, s.key_count);
+    if (s.closeness_count) {
+        const compile_closeness *k = &s.closeness[s.chosen];
+        printf("activations  polynomials of degree %u", k->degree_min);
+        if (k->degree_max != k->degree_min) printf(" to %u", k->degree_max);
+        if (s.has_labels)
+            printf(": about %.2g of 1,000 labels are expected to differ from the original's",
+                   1000 * s.label_changes);
+        printf("\n");
+    }
     study_print(&t->study);
     if (!a->output)
         printf("next         ckksctl compile %s --calibration FILE -o model.ckm\n", a->compile.onnx_path);

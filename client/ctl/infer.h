@@ -24,6 +24,8 @@ void clear_run_fini(clear_run *run);
 typedef struct row_result {
     bool is_done, is_plausible;
     client_prediction prediction;
+    uint32_t *top; /* [top_count] places of the largest values, largest first; owned */
+    uint32_t top_count;
     double encrypt_ms, decrypt_ms;
     rpc_timing timing;
 } row_result;
@@ -36,7 +38,8 @@ typedef struct infer_job {
     uint8_t key_set[32];
     const rows *data;
     uint32_t concurrency;
-    double step; /* rounding; 0 = raw */
+    double step;  /* rounding; 0 = raw */
+    uint32_t top; /* so many of the largest values of a row are wanted; 0 = all values */
     ctl_bar *bar;
     row_result *results; /* [data->count] */
     double *scores;      /* [data->count][score_count], as decrypted, not rounded */
@@ -83,6 +86,7 @@ typedef struct infer_stream_job {
     uint8_t key_set[32];
     uint32_t concurrency; /* parts under way at a time: each takes the memory of one request */
     double step;          /* rounding; 0 = raw */
+    uint32_t top;         /* so many of the largest values of a row; 0 = all */
     const char *output;
     ctl_bar *bar;
     bool has_label; /* filled in */

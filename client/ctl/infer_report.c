@@ -140,8 +140,13 @@ void infer_print_rows(const infer_job *job) {
     for (uint64_t i = 0; i < job->data->count; i++) {
         const client_prediction *p = &job->results[i].prediction;
         printf("%llu", (unsigned long long)i + 1);
+        const row_result *r = &job->results[i];
         if (p->has_label) printf("\t%s", p->label);
-        for (uint32_t k = 0; k < p->value_count; k++) ctl_print_value(p->values[k], job->step);
+        for (uint32_t k = 0; k < r->top_count; k++) {
+            printf("\t%u", r->top[k]);
+            ctl_print_value(p->values[r->top[k]], job->step);
+        }
+        for (uint32_t k = 0; k < p->value_count && !job->top; k++) ctl_print_value(p->values[k], job->step);
         printf("%s\n", job->results[i].is_plausible ? "" : "\t(outside of what this model produces)");
     }
 }
@@ -186,6 +191,27 @@ void infer_print_figures(const infer_figures *f, const client_model *model) {
 
 /* ---- for scripts ---- */
 
+static void json_top(json_writer *j, const row_result *r) {
+    json_list(j, "top");
+    for (uint32_t k = 0; k < r->top_count; k++) {
+        json_object(j, NULL);
+        json_integer(j, "index", r->top[k]);
+        json_number(j, "value", r->prediction.values[r->top[k]]);
+        json_close_object(j);
+    }
+    json_close_list(j);
+}
+
+static void json_values(json_writer *j, const client_prediction *p, const double *scores,
+                        uint32_t score_count) {
+    json_list(j, "values");
+    for (uint32_t k = 0; k < p->value_count; k++) json_number(j, NULL, p->values[k]);
+    json_close_list(j);
+    json_list(j, "scores");
+    for (uint32_t k = 0; k < score_count; k++) json_number(j, NULL, scores[k]);
+    json_close_list(j);
+}
+
 static void json_rows(json_writer *j, const infer_job *job) {
     const client_model *m = job->model;
     json_list(j, "rows");
@@ -194,13 +220,10 @@ static void json_rows(json_writer *j, const infer_job *job) {
         json_object(j, NULL);
         json_integer(j, "row", i + 1);
         if (p->has_label) json_string(j, "label", p->label);
-        json_list(j, "values");
-        for (uint32_t k = 0; k < p->value_count; k++) json_number(j, NULL, p->values[k]);
-        json_close_list(j);
-        json_list(j, "scores");
-        for (uint32_t k = 0; k < m->score_count; k++)
-            json_number(j, NULL, job->shown[i * m->score_count + k]);
-        json_close_list(j);
+        if (job->top)
+            json_top(j, &job->results[i]);
+        else
+            json_values(j, p, job->shown + i * m->score_count, m->score_count);
         json_bool(j, "plausible", job->results[i].is_plausible);
         json_close_object(j);
     }

@@ -1,4 +1,5 @@
 #include "client/ctl/infer.h"
+#include "client/ctl/top.h"
 
 #include "client/lib/rpc_internal.h"
 #include "client/lib/wipe.h"
@@ -23,6 +24,16 @@ ckks_status infer_check_rows(const client_model *model, const rows *data, ckks_e
 
 static double since_ms(uint64_t begin_ns) {
     return (double)(rpc_now_ns() - begin_ns) * 1e-6;
+}
+
+/* by the exact values, as the label is */
+static ckks_status select_top(row_result *r, uint32_t wanted, ckks_error *err) {
+    const client_prediction *p = &r->prediction;
+    if (!wanted) return CKKS_OK;
+    r->top = malloc((wanted < p->value_count ? wanted : p->value_count) * sizeof *r->top);
+    if (!r->top) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the largest values");
+    r->top_count = top_select(r->top, p->values, p->value_count, wanted);
+    return CKKS_OK;
 }
 
 /* Rows are grouped where the layout takes several into one request. */
@@ -59,6 +70,7 @@ static ckks_status run_request(const infer_job *job, uint64_t first, uint32_t ro
         if ((rc = client_postprocess(&one->prediction, m, scores + (size_t)k * m->score_count, err)) !=
             CKKS_OK)
             goto out;
+        if ((rc = select_top(one, job->top, err)) != CKKS_OK) goto out;
         if ((rc = client_postprocess(&rounded, m, shown, err)) != CKKS_OK) goto out;
         double *exact = one->prediction.values;
         one->prediction.values = rounded.values, rounded.values = exact;

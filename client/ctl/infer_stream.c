@@ -5,6 +5,7 @@
  */
 #include "client/ctl/infer.h"
 #include "client/ctl/journal.h"
+#include "client/ctl/top.h"
 
 #include "client/lib/rpc_internal.h"
 #include "client/lib/wipe.h"
@@ -57,16 +58,19 @@ static void write_cell(FILE *to, const char *text) {
     fputc('"', to);
 }
 
+/* `top` are the places of the largest values, job->top of them or all */
 static void write_row(FILE *to, const infer_stream_job *job, uint64_t row, const client_prediction *p,
-                      bool is_plausible) {
+                      const uint32_t *top, bool is_plausible) {
     char text[CTL_VALUE_BYTES];
     fprintf(to, "%llu", (unsigned long long)row);
     if (job->has_label) {
         fputc(',', to);
         write_cell(to, p->has_label ? p->label : "");
     }
-    for (uint32_t k = 0; k < p->value_count; k++)
+    for (uint32_t k = 0; k < p->value_count && !job->top; k++)
         fprintf(to, ",%s", ctl_value(text, p->values[k], job->step));
+    for (uint32_t k = 0; k < p->value_count && k < job->top; k++)
+        fprintf(to, ",%u,%s", top[k], ctl_value(text, p->values[top[k]], job->step));
     fputs(is_plausible ? ",\n" : ",implausible\n", to);
 }
 
@@ -84,8 +88,10 @@ static ckks_status make_head(char **out, infer_stream_job *job, ckks_error *err)
     if (rc == CKKS_OK) {
         job->has_label = p.has_label;
         fputs(p.has_label ? "row,label" : "row", to);
-        for (uint32_t k = 0; k < p.value_count; k++)
+        for (uint32_t k = 0; k < p.value_count && !job->top; k++)
             fprintf(to, p.value_count > 1 ? ",value_%u" : ",value", k + 1);
+        for (uint32_t k = 0; k < p.value_count && k < job->top; k++)
+            fprintf(to, ",index_%u,value_%u", k + 1, k + 1);
         fputs(",note\n", to);
         client_prediction_fini(&p);
     }
@@ -125,7 +131,7 @@ static ckks_status preprocess(double *elements, const part *p, uint64_t first, u
 }
 
 static ckks_status write_rows(FILE *to, part *p, const infer_stream_job *job, uint64_t first, uint32_t count,
-                              double *scores, ckks_error *err) {
+                              double *scores, uint32_t *top, ckks_error *err) {
     const client_model *m = job->model;
     for (uint32_t k = 0; k < count; k++) {
         client_prediction exact, rounded;
@@ -133,11 +139,12 @@ static ckks_status write_rows(FILE *to, part *p, const infer_stream_job *job, ui
         const bool is_plausible = client_scores_are_plausible(m, one, m->score_count);
         ckks_status rc = client_postprocess(&exact, m, one, err);
         if (rc != CKKS_OK) return rc;
+        top_select(top, exact.values, exact.value_count, job->top);
         client_round(one, m->score_count, job->step);
         if ((rc = client_postprocess(&rounded, m, one, err)) == CKKS_OK) {
-            /* the label is decided on the exact scores, the numbers written are the rounded ones */
+            /* label and order are decided on the exact scores, the numbers written are the rounded ones */
             memcpy(rounded.label, exact.label, sizeof rounded.label);
-            write_row(to, job, p->first + first + k + 1, &rounded, is_plausible);
+            write_row(to, job, p->first + first + k + 1, &rounded, top, is_plausible);
             p->implausible += !is_plausible;
             client_prediction_fini(&rounded);
         }
@@ -148,7 +155,7 @@ static ckks_status write_rows(FILE *to, part *p, const infer_stream_job *job, ui
 }
 
 static ckks_status run_request(FILE *to, part *p, const infer_stream_job *job, uint64_t first, uint32_t count,
-                               double *elements, double *scores, ckks_error *err) {
+                               double *elements, double *scores, uint32_t *top, ckks_error *err) {
     const client_model *m = job->model;
     client_ciphertexts inputs = {0}, outputs = {0};
     rpc_timing timing = {0};
@@ -157,7 +164,7 @@ static ckks_status run_request(FILE *to, part *p, const infer_stream_job *job, u
         rc = client_encrypt(&inputs, m, job->public ? NULL : job->secret, job->public, elements, count, err);
     if (rc == CKKS_OK) rc = rpc_infer(&outputs, job->connection, m, job->key_set, &inputs, 0, &timing, err);
     if (rc == CKKS_OK) rc = client_decrypt(scores, m, job->secret, &outputs, count, err);
-    if (rc == CKKS_OK) rc = write_rows(to, p, job, first, count, scores, err);
+    if (rc == CKKS_OK) rc = write_rows(to, p, job, first, count, scores, top, err);
     p->requests++;
     p->replay_ns += timing.replay_ns;
     p->request_bytes = timing.request_bytes;
@@ -167,7 +174,7 @@ static ckks_status run_request(FILE *to, part *p, const infer_stream_job *job, u
 }
 
 static ckks_status run_part(part *p, const infer_stream_job *job, double *elements, double *scores,
-                            ckks_error *err) {
+                            uint32_t *top, ckks_error *err) {
     const uint32_t per_request = client_rows_per_request(job->model);
     ckks_status rc = CKKS_OK;
     FILE *to = open_memstream(&p->text, &p->size);
@@ -175,7 +182,7 @@ static ckks_status run_part(part *p, const infer_stream_job *job, double *elemen
     for (uint64_t first = 0; first < p->data.count && rc == CKKS_OK; first += per_request) {
         const uint64_t left = p->data.count - first;
         rc = run_request(to, p, job, first, left < per_request ? (uint32_t)left : per_request, elements,
-                         scores, err);
+                         scores, top, err);
     }
     if (fclose(to) != 0 && rc == CKKS_OK)
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for results");
@@ -228,6 +235,7 @@ static void *stream_worker(void *context) {
     const size_t per_request = client_rows_per_request(m);
     double *elements = malloc(per_request * m->element_count * sizeof *elements);
     double *scores = malloc(per_request * m->score_count * sizeof *scores);
+    uint32_t *top = malloc(((size_t)t->job->top + 1) * sizeof *top);
     pthread_mutex_lock(&t->lock);
     for (;;) {
         part p = {0};
@@ -238,9 +246,9 @@ static void *stream_worker(void *context) {
             break;
         }
         pthread_mutex_unlock(&t->lock);
-        const ckks_status rc =
-            elements && scores ? run_part(&p, t->job, elements, scores, &error)
-                               : ckks_error_set(&error, CKKS_RESOURCE_EXHAUSTED, "", "no memory for rows");
+        const ckks_status rc = elements && scores && top ? run_part(&p, t->job, elements, scores, top, &error)
+                                                         : ckks_error_set(&error, CKKS_RESOURCE_EXHAUSTED, "",
+                                                                          "no memory for rows");
         pthread_mutex_lock(&t->lock);
         write_in_turn(t, &p, number, rc, &error);
         part_fini(&p);
@@ -248,6 +256,7 @@ static void *stream_worker(void *context) {
     pthread_mutex_unlock(&t->lock);
     wipe_free(elements);
     wipe_free(scores);
+    wipe_free(top);
     return NULL;
 }
 
@@ -279,8 +288,9 @@ static ckks_status make_identity(char **out, const infer_stream_job *job, ckks_e
     if (!to) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
     if (job->model->has_digest) hex_encode(digest, job->model->digest, sizeof job->model->digest);
     hex_encode(parameters, job->model->params.id, sizeof job->model->params.id);
-    fprintf(to, "ckksctl infer journal 2, package %s, parameters %s, step %a\n", digest, parameters,
-            job->step);
+    fprintf(to, "ckksctl infer journal 2, package %s, parameters %s, step %a", digest, parameters, job->step);
+    if (job->top) fprintf(to, ", top %u", job->top);
+    fputc('\n', to);
     return fclose(to) == 0 ? CKKS_OK
                            : ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
 }

@@ -1,4 +1,5 @@
 #include "client/ctl/study.h"
+#include "client/ctl/top.h"
 
 #include "client/lib/rpc_internal.h"
 #include "client/lib/wipe.h"
@@ -125,6 +126,24 @@ static ckks_status run_clear(study *s, const study_options *options, ckks_error 
 
 /* ---- encrypted ---- */
 
+/* which places the largest scores have: encrypted, and in the clear */
+static ckks_status account_top(study_device *d, const study *s, uint64_t row, const double *scores,
+                               ckks_error *err) {
+    const uint32_t width = s->model->score_count, wanted = s->top < width ? s->top : width;
+    uint32_t *places = malloc(2 * (size_t)wanted * sizeof *places), *other = places + wanted;
+    if (!places) return no_memory(err);
+    const uint32_t count = top_select(places, scores, width, wanted);
+    top_select(other, s->clear.polynomial + row * width, width, wanted);
+    d->top_places += count;
+    d->top_common += top_common(places, other, count);
+    if (s->clear.has_original) {
+        top_select(other, s->clear.original + row * width, width, wanted);
+        d->top_common_original += top_common(places, other, count);
+    }
+    wipe_free(places);
+    return CKKS_OK;
+}
+
 static ckks_status account_row(study_device *d, const study *s, uint64_t row, const double *scores,
                                ckks_error *err) {
     const client_model *m = s->model;
@@ -136,7 +155,8 @@ static ckks_status account_row(study_device *d, const study *s, uint64_t row, co
     d->implausible += !client_scores_are_plausible(m, scores, m->score_count);
     for (uint32_t k = 0; k < m->score_count; k++)
         d->largest_error = fmax(d->largest_error, factor * fabs(scores[k] - close[k]));
-    ckks_status rc = label_of(encrypted, &unused, m, scores, err);
+    ckks_status rc = s->top ? account_top(d, s, row, scores, err) : CKKS_OK;
+    if (rc == CKKS_OK) rc = label_of(encrypted, &unused, m, scores, err);
     if (rc == CKKS_OK) rc = label_of(polynomial, &margin, m, close, err);
     if (rc != CKKS_OK || !s->has_classes) return rc;
     if (factor * margin < s->promised_error) {
@@ -252,7 +272,7 @@ static ckks_status run_devices(study *s, const study_options *options, ckks_erro
 
 ckks_status study_run(study *out, const client_model *model, const package *served,
                       const study_options *options, ckks_error *err) {
-    *out = (study){.model = model, .package = served};
+    *out = (study){.model = model, .package = served, .top = options->top};
     ckks_status rc = load_rows(out, options, err);
     if (rc == CKKS_OK) rc = run_clear(out, options, err);
     return rc == CKKS_OK ? run_devices(out, options, err) : rc;

@@ -23,6 +23,7 @@ typedef struct study_device {
     uint64_t compared, excluded,
         agreeing; /* labels, with the polynomial model; excluded: margins too small */
     uint64_t agreeing_original;
+    uint64_t top_places, top_common, top_common_original; /* of the K largest of each row */
     uint64_t implausible;
     double largest_error; /* of a score, against the polynomial model, in the model's units */
 } study_device;
@@ -40,6 +41,7 @@ typedef struct study {
     double polynomial_error, score_range;                           /* in the model's units */
     double original_ms, polynomial_ms;                              /* medians, of one row */
     double promised_error;                                          /* in the model's units */
+    uint32_t top;                                                   /* of the options */
     uint32_t device_count;
     study_device devices[STUDY_DEVICES_MAX];
 } study;
@@ -50,6 +52,7 @@ typedef struct study_options {
     const char *onnx_path;
     uint32_t device_kind;     /* DEVICE_AUTO: the CPU, and a GPU where there is one */
     uint64_t encrypted_count; /* rows to run encrypted; 0: as many as are quickly done */
+    uint32_t top;             /* also compare which scores of a row are the `top` largest; 0: no */
 } study_options;
 
 /* study_run does all of it, with progress on a terminal. `model` and `served` (its package) must outlive

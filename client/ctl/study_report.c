@@ -29,6 +29,12 @@ static void print_quality(const study *s) {
                    (unsigned long long)s->agreeing_polynomial, (unsigned long long)s->data.count);
         printf("\n");
     }
+    if (s->top)
+        printf("top %-8u encrypted as polynomial %.2f %% of places", s->top,
+               percent(d->top_common, d->top_places));
+    if (s->top && s->clear.has_original)
+        printf(", as original %.2f %%", percent(d->top_common_original, d->top_places));
+    if (s->top) printf(" (%llu rows)\n", (unsigned long long)d->rows);
     printf("error        of %s: encrypted %.1e (promised %.1e)", score, d->largest_error, s->promised_error);
     if (s->clear.has_original) printf(", polynomials %.1e", s->polynomial_error);
     printf("; scores range over %.3g\n", s->score_range);
@@ -76,6 +82,11 @@ static void json_device(json_writer *j, const study *s, const study_device *d) {
         json_integer(j, "labels_agreeing", d->agreeing);
         json_integer(j, "labels_excluded", d->excluded);
         if (s->clear.has_original) json_integer(j, "labels_as_original", d->agreeing_original);
+    }
+    if (s->top) {
+        json_integer(j, "top_places", d->top_places);
+        json_integer(j, "top_as_polynomial", d->top_common);
+        if (s->clear.has_original) json_integer(j, "top_as_original", d->top_common_original);
     }
     json_number(j, "largest_error", d->largest_error);
     json_integer(j, "implausible", d->implausible);

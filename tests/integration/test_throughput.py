@@ -87,6 +87,24 @@ def more_rows_than_fit_one_request_are_scored_in_order(s):
     assert not os.path.exists(out + ".part") and not os.path.exists(out + ".journal")
 
 
+def the_largest_values_come_with_their_places(s):
+    path, out = f"{harness.MODELS}/breast-cancer/test.csv", f"{s.folder}/top.csv"
+    whole = json.loads(s.ctl("infer", "bc", path, "--json").stdout)["rows"]
+    top = json.loads(s.ctl("infer", "bc", path, "--top", "1", "--json").stdout)["rows"]
+    s.ctl("infer", "bc", path, "--top", "5", "-o", out)  # more than there are: all, in order
+    written = s.scored(out)
+    names = ["malignant", "benign"]
+    for a, b, c in zip(whole, top, written):
+        assert "values" not in b and len(b["top"]) == 1, b
+        best = max(range(2), key=lambda k: a["values"][k])
+        near = abs(a["values"][0] - a["values"][1]) < 2 * STEP
+        assert near or (b["top"][0]["index"] == best and b["label"] == names[best] == c["label"]), f"{a} and {b}"
+        assert abs(b["top"][0]["value"] - a["values"][b["top"][0]["index"]]) <= STEP
+        assert c["index_1"] == str(b["top"][0]["index"]) or near
+        assert {c["index_1"], c["index_2"]} == {"0", "1"} and float(c["value_1"]) >= float(c["value_2"]), c
+    assert len(whole) == len(top) == len(written) == 169
+
+
 def journal_rows(out):
     try:
         with open(out + ".journal", encoding="utf-8") as file:
@@ -264,7 +282,8 @@ def main():
     tests = harness.Tests()
     with tempfile.TemporaryDirectory() as folder:
         s = Setting(folder)
-        for test in (a_test_set_is_scored_in_one_request, more_rows_than_fit_one_request_are_scored_in_order):
+        for test in (a_test_set_is_scored_in_one_request, the_largest_values_come_with_their_places,
+                     more_rows_than_fit_one_request_are_scored_in_order):
             tests.run(test, s)
         for how in (signal.SIGINT, signal.SIGKILL):
             tests.run(an_interrupted_run_goes_on, s, how, label=how.name)

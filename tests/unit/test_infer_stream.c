@@ -105,6 +105,7 @@ static ckks_status fake_decrypt(double *scores, const client_model *model, const
 #include "client/ctl/output.c"
 #include "client/ctl/rows.c"
 #include "client/ctl/rows_stream.c"
+#include "client/ctl/top.c"
 #define write     disk_write
 #define fdatasync disk_sync
 #define fsync     disk_sync
@@ -165,11 +166,17 @@ static void clean(void) {
     (void)unlink(output), (void)unlink(part_path), (void)unlink(journal_path);
 }
 
+static uint32_t wanted_top; /* --top */
+
 static ckks_status run_with(const client_model *with, double step, uint32_t concurrency,
                             infer_stream_figures *figures, ckks_error *err) {
     ctl_bar bar = {0};
-    infer_stream_job job = {
-        .model = with, .concurrency = concurrency, .step = step, .output = output, .bar = &bar};
+    infer_stream_job job = {.model = with,
+                            .concurrency = concurrency,
+                            .step = step,
+                            .top = wanted_top,
+                            .output = output,
+                            .bar = &bar};
     const rows_source source = {.path = input};
     *err = (ckks_error){0};
     disk.calls = 0, atomic_store(&server.calls, 0);
@@ -241,6 +248,76 @@ static void an_undisturbed_run_has_every_row_once_in_order(void **state) {
         assert_int_equal(strtoul(at, NULL, 10), i);
     }
     assert_string_equal(strchr(at, '\n'), "\n");
+}
+
+static void the_largest_values_are_those_of_a_sort_and_of_equals_the_first(void **state) {
+    (void)state;
+    double values[200];
+    uint32_t places[200], again[200];
+    uint64_t seed = 1;
+    for (uint32_t i = 0; i < 200; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        values[i] = (double)(seed >> 59); /* many are equal */
+    }
+    for (uint32_t wanted = 1; wanted <= 200; wanted++) {
+        assert_int_equal(top_select(places, values, 200, wanted), wanted);
+        for (uint32_t k = 1; k < wanted; k++) {
+            const double before = values[places[k - 1]], here = values[places[k]];
+            assert_true(before > here || (before == here && places[k - 1] < places[k]));
+        }
+        for (uint32_t i = 0; i < 200; i++) {
+            bool is_there = false;
+            for (uint32_t k = 0; k < wanted; k++) is_there = is_there || places[k] == i;
+            const double last = values[places[wanted - 1]];
+            if (!is_there) assert_true(values[i] < last || (values[i] == last && i > places[wanted - 1]));
+        }
+    }
+    assert_int_equal(top_select(again, values, 200, 1000), 200);
+    assert_int_equal(top_common(places, again, 200), 200);
+    assert_int_equal(top_select(again, values, 200, 0), 0);
+    assert_int_equal(top_select(again, values, 0, 5), 0);
+    const uint32_t a[] = {5, 1, 9}, b[] = {9, 2, 5};
+    assert_int_equal(top_common(a, b, 3), 2);
+}
+
+/* the row of the file that begins so */
+static const char *row_of(const char *text, unsigned row) {
+    for (; row; row--) text = strchr(text, '\n') + 1;
+    return text;
+}
+
+static void of_each_row_the_largest_values_alone_are_written_when_asked_for(void **state) {
+    (void)state;
+    ckks_error err;
+    infer_stream_figures figures;
+    size_t size;
+    no_faults();
+    wanted_top = 1;
+    assert_int_equal(run(3, &figures, &err), CKKS_OK);
+    wanted_top = 0;
+    char *text = slurp(output, &size), head[32];
+    assert_non_null(text);
+    snprintf(head, sizeof head, "row,label,index_1,value_1,note\n");
+    assert_int_equal(strncmp(text, head, strlen(head)), 0);
+    for (unsigned i = 1; i <= ROWS; i++) {
+        /* row, label, values, note: of all, and of the largest alone */
+        double all[8], value;
+        unsigned count = 0, index, best = 0;
+        const char *at = strchr(row_of(undisturbed, i), ',') + 1;
+        for (at = strchr(at, ',') + 1; *at != ',' && *at != '\n' && count < 8;) {
+            char *end;
+            all[count++] = strtod(at, &end);
+            if (*end != ',') break;
+            at = end + 1;
+        }
+        for (unsigned k = 1; k < count; k++)
+            if (all[k] > all[best]) best = k;
+        at = strchr(row_of(text, i), ',') + 1;
+        assert_int_equal(sscanf(strchr(at, ',') + 1, "%u,%lf", &index, &value), 2);
+        assert_true(index < count && value == all[index] && all[index] == all[best]);
+    }
+    free(text);
+    clean();
 }
 
 static void a_disk_that_is_full_at_any_call_costs_no_result(void **state) {
@@ -409,11 +486,14 @@ static void a_journal_of_another_model_key_or_rounding_is_refused_and_kept(void 
     other.params.id[0] ^= 1; /* keys belong to parameters */
     assert_int_equal(run_with(&other, 1e-3, 1, &figures, &err), CKKS_FAILED_PRECONDITION);
     assert_int_equal(run_with(model, 1e-2, 1, &figures, &err), CKKS_FAILED_PRECONDITION);
+    wanted_top = 1; /* other columns */
+    assert_int_equal(run(1, &figures, &err), CKKS_FAILED_PRECONDITION);
+    wanted_top = 0;
     now = slurp(journal_path, &size);
     assert_int_equal(size, journal_size);
     assert_memory_equal(now, journal_text, size);
     free(now), free(journal_text), free(part_text);
-    must_go_on("three refusals");
+    must_go_on("four refusals");
 }
 
 static void rows_that_changed_since_are_refused_and_so_are_results_that_went(void **state) {
@@ -458,6 +538,8 @@ static void a_bad_row_is_named_and_what_came_before_it_stays(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_undisturbed_run_has_every_row_once_in_order),
+        cmocka_unit_test(the_largest_values_are_those_of_a_sort_and_of_equals_the_first),
+        cmocka_unit_test(of_each_row_the_largest_values_alone_are_written_when_asked_for),
         cmocka_unit_test(a_disk_that_is_full_at_any_call_costs_no_result),
         cmocka_unit_test(an_allocation_that_fails_costs_no_result),
         cmocka_unit_test(a_request_that_fails_ends_the_run_and_the_next_one_goes_on),
