@@ -1,8 +1,10 @@
 /*
  * A launch is a generation. Its tasks are claimed by compare-and-swap on a run's ticket, which carries the
- * generation beside the next task, so a member that comes late cannot claim from a launch that is over: what
- * it read of that launch is used only once a claim has shown that the launch was still going on. For the same
- * reason everything that a late member may read is atomic.
+ * generation and how many tasks the run still has, so a member that comes late cannot claim from a launch
+ * that is over, whose runs have none: what it read of that launch, the run's end included, is used only once
+ * a claim has shown that the launch was still going on. (With the next task in the ticket and its end beside
+ * it, a late member could meet the old ticket with the end of the launch that is being prepared.) For the
+ * same reason everything that a late member may read is atomic.
  */
 #include "kernels/cpu/team.h"
 
@@ -24,8 +26,8 @@
 #define YIELD_NS 200000u /* since the wait began; a kernel that stays on one thread takes less */
 
 typedef struct task_run {
-    _Alignas(LINE) _Atomic uint64_t ticket; /* generation << 32 | next task */
-    _Atomic uint32_t end;
+    _Alignas(LINE) _Atomic uint64_t ticket; /* generation << 32 | tasks left */
+    _Atomic uint32_t end;                   /* the task behind the run's last */
 } task_run;
 
 typedef struct member {
@@ -106,13 +108,14 @@ static bool claim(team *t, uint32_t generation, uint32_t *at, uint32_t *task) {
     for (uint32_t tried = 0; tried < t->run_count; tried++, *at = (*at + 1) % t->run_count) {
         task_run *r = &t->runs[*at];
         uint64_t ticket = atomic_load_explicit(&r->ticket, memory_order_acquire);
-        while (ticket >> 32 == generation &&
-               (uint32_t)ticket < atomic_load_explicit(&r->end, memory_order_relaxed))
-            if (atomic_compare_exchange_weak_explicit(&r->ticket, &ticket, ticket + 1, memory_order_acq_rel,
-                                                      memory_order_acquire)) {
-                *task = (uint32_t)ticket;
-                return true;
-            }
+        while (ticket >> 32 == generation && (uint32_t)ticket > 0) {
+            const uint32_t end = atomic_load_explicit(&r->end, memory_order_relaxed);
+            if (!atomic_compare_exchange_weak_explicit(&r->ticket, &ticket, ticket - 1, memory_order_acq_rel,
+                                                       memory_order_acquire))
+                continue;
+            *task = end - (uint32_t)ticket;
+            return true;
+        }
     }
     return false;
 }
@@ -166,7 +169,8 @@ void team_each(uint32_t count, bool is_team, team_task run, const void *context)
         const uint64_t begin = (uint64_t)count * i / t->run_count,
                        end = (uint64_t)count * (i + 1) / t->run_count;
         atomic_store_explicit(&t->runs[i].end, (uint32_t)end, memory_order_relaxed);
-        atomic_store_explicit(&t->runs[i].ticket, (uint64_t)generation << 32 | begin, memory_order_release);
+        atomic_store_explicit(&t->runs[i].ticket, (uint64_t)generation << 32 | (end - begin),
+                              memory_order_release);
     }
     atomic_store(&t->generation, generation);
     team_rouse(t);
@@ -181,7 +185,7 @@ static bool is_called(const team *t, uint32_t seen) {
 }
 
 /* Returns when there is a launch after `seen`, or the team closes. Whoever changes what is_called looks at
- * looks at `sleepers` afterwards, and a member counts itself before it looks for the last time: one of the
+ * `sleepers` afterwards, and a member counts itself before it looks for the last time: one of the
  * two sees the other. */
 static void await_launch(team *t, uint32_t seen) {
     patience p = {0};

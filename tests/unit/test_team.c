@@ -63,6 +63,31 @@ static void every_task_runs_once_for_all_counts_and_widths(void **state) {
     print_message("  %u launches\n", launches);
 }
 
+static void tally_task(const void *context, uint32_t task) {
+    uint8_t *seen = (uint8_t *)(uintptr_t)context;
+    seen[task]++; /* a launch's own tasks are below its count, those of the other are below the larger
+                          one */
+    for (volatile uint32_t i = 0; i < 20;) i = i + 1;
+}
+
+/* a member that is still looking for tasks of a small launch while the next, a large one, is prepared */
+static void members_that_come_late_take_no_task_of_another_launch(void **state) {
+    (void)state;
+    static uint8_t seen[2 * COUNT_MAX], ones[COUNT_MAX], zeros[2 * COUNT_MAX];
+    memset(ones, 1, sizeof ones);
+    team *t = made(6);
+    (void)team_enter(t);
+    for (uint32_t launch = 0; launch < 20000; launch++) {
+        const uint32_t count = launch % 2 ? COUNT_MAX : 6;
+        memset(seen, 0, sizeof seen);
+        team_each(count, true, tally_task, seen);
+        assert_memory_equal(seen, ones, count);
+        assert_memory_equal(seen + count, zeros, sizeof seen - count);
+    }
+    (void)team_enter(NULL);
+    team_destroy(t);
+}
+
 static void order_task(const void *context, uint32_t task) {
     job *j = (job *)(uintptr_t)context;
     assert_int_equal(task, j->input++);
@@ -259,6 +284,7 @@ static void idle_members_sleep(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_runs_once_for_all_counts_and_widths),
+        cmocka_unit_test(members_that_come_late_take_no_task_of_another_launch),
         cmocka_unit_test(tasks_run_in_order_on_the_caller_without_a_team_or_when_told),
         cmocka_unit_test(members_take_part_after_any_pause),
         cmocka_unit_test(a_task_that_hands_out_tasks_runs_them_itself),
