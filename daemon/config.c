@@ -23,6 +23,7 @@ typedef enum value_type {
     TYPE_LIST,
     TYPE_BOOL,
     TYPE_U32,
+    TYPE_U32_OR_AUTO,
     TYPE_U64,
     TYPE_BYTES,
     TYPE_MODE,
@@ -75,6 +76,7 @@ static const key_info keys[] = {
     KEY("slots", "arena_bytes", TYPE_BYTES, arena_bytes, "0", 0, 16 * TIB),
     KEY("slots", "execution", TYPE_EXECUTION, execution, "graph", 0, 0),
     KEY("slots", "warmup", TYPE_U32, warmup, "1", 0, 100),
+    KEY("slots", "spin_us", TYPE_U32_OR_AUTO, spin_us, "auto", 0, 10000),
     KEY("slots", "stall_timeout_ms", TYPE_U64, stall_timeout_ms, "60000", 100, DAY_MS),
     KEY("queue", "requests_max", TYPE_U32, requests_max, "256", 1, 65536),
     KEY("queue", "tenant_requests_max", TYPE_U32, tenant_requests_max, "128", 1, 65536),
@@ -131,7 +133,7 @@ static ckks_status set_number(config *c, const key_info *key, const char *text, 
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, key->name, "%s: %s is outside %llu to %llu",
                               key->name, text, (unsigned long long)key->minimum,
                               (unsigned long long)key->maximum);
-    if (key->type == TYPE_U32) {
+    if (key->type == TYPE_U32 || key->type == TYPE_U32_OR_AUTO) {
         const uint32_t narrow = (uint32_t)value;
         memcpy(at, &narrow, sizeof narrow);
     } else {
@@ -212,6 +214,10 @@ static ckks_status set_value(config *c, const key_info *key, const char *text, c
     case TYPE_U64:
     case TYPE_BYTES:
         return set_number(c, key, text, err);
+    case TYPE_U32_OR_AUTO:
+        if (strcmp(text, "auto") != 0) return set_number(c, key, text, err);
+        word = CONFIG_AUTO, rc = CKKS_OK;
+        break;
     case TYPE_MODE:
         return set_mode(c, key, text, err);
     case TYPE_BOOL:

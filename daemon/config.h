@@ -16,6 +16,7 @@
 #define CONFIG_KEYS_MAX  64u
 #define CONFIG_FILE_MAX  (1u << 20)
 #define CONFIG_NAME_SIZE 512u
+#define CONFIG_AUTO      UINT32_MAX
 
 typedef struct config_list {
     uint32_t count;
@@ -55,6 +56,7 @@ typedef struct config {
     uint64_t arena_bytes;
     uint32_t execution; /* config_execution */
     uint32_t warmup;
+    uint32_t spin_us; /* or CONFIG_AUTO */
     uint64_t stall_timeout_ms;
     /* [queue] */
     uint32_t requests_max, tenant_requests_max, model_requests_max;

@@ -84,11 +84,12 @@ dedupe_entry *dedupe_find(dedupe *d, const char *tenant, const uint8_t id[DEDUPE
 }
 
 ckks_status dedupe_enter(dedupe *d, dedupe_entry **out, bool *is_new, const char *tenant,
-                         const uint8_t id[DEDUPE_ID_BYTES], const uint8_t digest[DEDUPE_DIGEST_BYTES],
-                         void *owner, uint64_t now_ns, ckks_error *err) {
+                         const uint8_t id[DEDUPE_ID_BYTES], const uint8_t *digest, void *owner,
+                         uint64_t now_ns, ckks_error *err) {
     dedupe_entry *entry = dedupe_find(d, tenant, id, now_ns);
     *is_new = !entry;
     if (entry) {
+        CKKS_ASSERT(digest && entry->has_digest);
         if (memcmp(entry->digest, digest, DEDUPE_DIGEST_BYTES) != 0)
             return ckks_error_set(err, CKKS_REQUEST_ID_REUSED, "request_id",
                                   "this request id came with another body before");
@@ -100,14 +101,20 @@ ckks_status dedupe_enter(dedupe *d, dedupe_entry **out, bool *is_new, const char
     list_init(&entry->age);
     strncpy(entry->tenant, tenant, TOKEN_NAME_MAX);
     memcpy(entry->id, id, DEDUPE_ID_BYTES);
-    memcpy(entry->digest, digest, DEDUPE_DIGEST_BYTES);
+    if (digest) dedupe_set_digest(entry, digest);
     entry->owner = owner;
     list_append(bucket_of(d, tenant, id), &entry->bucket);
     *out = entry;
     return CKKS_OK;
 }
 
+void dedupe_set_digest(dedupe_entry *entry, const uint8_t digest[DEDUPE_DIGEST_BYTES]) {
+    memcpy(entry->digest, digest, DEDUPE_DIGEST_BYTES);
+    entry->has_digest = true;
+}
+
 void dedupe_finish(dedupe *d, dedupe_entry *entry, nng_msg *reply, uint64_t now_ns) {
+    CKKS_ASSERT(entry->has_digest);
     entry->owner = NULL;
     if (d->keep_ns == 0 || nng_msg_dup(&entry->reply, reply) != 0) {
         entry->reply = NULL;

@@ -28,8 +28,9 @@ typedef struct dedupe_entry {
     char tenant[TOKEN_NAME_MAX + 1];
     uint8_t id[DEDUPE_ID_BYTES];
     uint8_t digest[DEDUPE_DIGEST_BYTES];
-    void *owner;    /* while it runs */
-    nng_msg *reply; /* once finished */
+    bool has_digest; /* else it runs: its owner has the body */
+    void *owner;     /* while it runs */
+    nng_msg *reply;  /* once finished */
     uint64_t expires_ns;
 } dedupe_entry;
 
@@ -53,10 +54,13 @@ ckks_status dedupe_digest(const dedupe *d, uint8_t digest[DEDUPE_DIGEST_BYTES], 
 /*
  * dedupe_enter: *out is the entry of this (tenant, id). *is_new: it was made now, for `owner`. Else it runs
  * (owner) or is finished (reply). CKKS_REQUEST_ID_REUSED if the digest differs, CKKS_RESOURCE_EXHAUSTED.
+ * digest NULL: for a new entry alone, which gets its digest before it is finished.
  */
 ckks_status dedupe_enter(dedupe *d, dedupe_entry **out, bool *is_new, const char *tenant,
-                         const uint8_t id[DEDUPE_ID_BYTES], const uint8_t digest[DEDUPE_DIGEST_BYTES],
-                         void *owner, uint64_t now_ns, ckks_error *err);
+                         const uint8_t id[DEDUPE_ID_BYTES], const uint8_t *digest, void *owner,
+                         uint64_t now_ns, ckks_error *err);
+/* dedupe_set_digest of an entry that has none yet. */
+void dedupe_set_digest(dedupe_entry *entry, const uint8_t digest[DEDUPE_DIGEST_BYTES]);
 /* dedupe_find: NULL if unknown. */
 dedupe_entry *dedupe_find(dedupe *d, const char *tenant, const uint8_t id[DEDUPE_ID_BYTES], uint64_t now_ns);
 /* dedupe_finish keeps a copy of `reply` for later retries, as budgets allow. */

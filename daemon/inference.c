@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HASH_INLINE_MAX (512u << 10) /* below this a digest costs about a trip to the pool, 80 us */
+/* What is smaller gets its digest beside the evaluation, and on the loop where a retry comes before that: 170
+ * us at most. What is larger, on the pool before all else. */
+#define HASH_LATER_MAX (1u << 20)
 
 /* ---- the end: one way out ---- */
 
@@ -26,6 +28,7 @@ static void inference_end(inference *inf) {
     model *m = inf->model;
     scheduler_remove(&s->scheduler, &inf->item);
     keys_let_go(s, inf);
+    local_ticket_give(&inf->ticket);
     list_remove(&inf->model_link);
     free(inf->inputs);
     inf->inputs = NULL;
@@ -70,8 +73,8 @@ static void interrupt(inference *inf, ckks_status code, const char *what) {
     ckks_error_set(&cause, code, "", "%s", what);
     if (inf->stage == INFERENCE_HELD || inf->stage == INFERENCE_QUEUED)
         fail_and_end(inf, &cause);
-    else
-        answer_failure(inf, &cause);
+    else if (!inf->ticket.out || !atomic_exchange(&inf->is_claimed, true))
+        answer_failure(inf, &cause); /* else the slot is just answering */
 }
 
 static void on_deadline(uv_timer_t *timer) {
@@ -157,6 +160,31 @@ out:
     return rc;
 }
 
+/*
+ * What must be equal for two requests to be the same: the method's message and the segments. Time-outs and
+ * tracing may differ between a request and its retry.
+ */
+static bool digest_of(const request *r, uint8_t digest[DEDUPE_DIGEST_BYTES]) {
+    return dedupe_digest(&r->server->dedupe, digest, r->header->payload.data, r->header->payload.len,
+                         r->frame.segments, r->frame.segments_bytes, NULL) == CKKS_OK;
+}
+
+/* The replay, and beside it what only the loop wants to know later. */
+static ckks_status replay(inference *inf, graph_program *program, graph_handle handle, graph_result *result,
+                          ckks_error *err) {
+    graph_pending *pending = NULL;
+    const ckks_status rc = graph_program_replay_begin(program, &pending, handle, GRAPH_OUTPUT_OWNED, err);
+    if (rc != CKKS_OK) return rc;
+    if (inf->request->has_id && !inf->has_digest) inf->has_digest = digest_of(inf->request, inf->digest);
+    return graph_program_replay_finish(program, pending, result, err);
+}
+
+/* To the one who waits, unless somebody else answers. */
+static void send_reply(inference *inf) {
+    if (inf->ticket.out && !atomic_exchange(&inf->is_claimed, true))
+        inf->sent = local_send(&inf->ticket, inf->reply);
+}
+
 static void run_on_slot(slot_job *job) {
     inference *inf = LIST_ENTRY(job, inference, job);
     slot *s = job->slot;
@@ -171,8 +199,7 @@ static void run_on_slot(slot_job *job) {
                                              &job->err);
     const uint64_t staged_ns = clock_now_ns();
     slot_progress(s);
-    if (job->rc == CKKS_OK)
-        job->rc = graph_program_replay_prepared(program, &result, handle, GRAPH_OUTPUT_OWNED, &job->err);
+    if (job->rc == CKKS_OK) job->rc = replay(inf, program, handle, &result, &job->err);
     fault_replay_end(dev);
     if (job->rc == CKKS_OK) {
         slot_progress(s);
@@ -185,6 +212,8 @@ static void run_on_slot(slot_job *job) {
         inf->ended_ns = clock_now_ns();
         inf->pack_ns = inf->ended_ns - replayed_ns;
         inf->copy_out_ns += inf->pack_ns;
+        if (job->rc == CKKS_OK) send_reply(inf);
+        inf->reply_ns = clock_now_ns() - inf->ended_ns;
     }
     /* whatever failed it: such a program answers no request any more until its slot has been recovered */
     if (job->rc != CKKS_OK && graph_program_get_state(program) == GRAPH_PROGRAM_FAILED)
@@ -217,10 +246,16 @@ static void succeeded(inference *inf) {
     inf->reply = NULL;
     const bool is_late = r->is_answered; /* with a failure: its deadline, or it was cancelled */
     if (!is_late) count_success(inf);
-    if (inf->entry) dedupe_finish(&r->server->dedupe, inf->entry, reply, clock_now_ns());
+    if (inf->entry && !inf->entry->has_digest && inf->has_digest) dedupe_set_digest(inf->entry, inf->digest);
+    if (inf->entry && inf->entry->has_digest)
+        dedupe_finish(&r->server->dedupe, inf->entry, reply, clock_now_ns());
+    else
+        dedupe_forget(&r->server->dedupe, inf->entry);
     inf->entry = NULL;
+    if (inf->sent) r->ticket = &inf->ticket, r->sent = inf->sent;
     request_answer(r, reply);
-    if (!is_late) histogram_add(&inf->model->metrics->reply, clock_now_ns() - inf->ended_ns);
+    if (!inf->sent) inf->reply_ns = clock_now_ns() - inf->ended_ns;
+    if (!is_late) histogram_add(&inf->model->metrics->reply, inf->reply_ns);
     inference_end(inf);
 }
 
@@ -250,10 +285,12 @@ static void on_slot_done(loop_event *event) {
     resident_keys_release(inf->resident);
     inf->resident = NULL;
     if (inf->job.rc == CKKS_DEVICE_ERROR) server_quarantine(s, where, inf->job.err.message);
-    if (inf->job.rc == CKKS_OK)
+    if (inf->job.rc == CKKS_OK) {
+        inference_pump(s); /* the slot goes on while this one is put away */
         succeeded(inf);
-    else
-        failed(inf);
+        return;
+    }
+    failed(inf);
     inference_pump(s);
 }
 
@@ -272,6 +309,12 @@ static void start(inference *inf, slot *where) {
         resident_keys_retain(inf->resident);
     }
     uv_timer_stop(&inf->orphan);
+    local_ticket_give(&inf->ticket); /* an earlier try's */
+    atomic_store(&inf->is_claimed, false);
+    inf->sent = 0;
+    const list_node *waiter = inf->request->waiters.next;
+    if (waiter != &inf->request->waiters && !inf->request->is_answered)
+        local_ticket_take(&inf->ticket, LIST_ENTRY(waiter, transport_context, link));
     inf->job.run = run_on_slot;
     inf->job.done.run = on_slot_done;
     slot_submit(where, &inf->job);
@@ -308,7 +351,7 @@ static void admit(inference *inf) {
     ckks_error err = {0};
     inf->item.model = inf->model->index;
     inf->item.priority = r->header->has_priority ? r->header->priority : 0;
-    inf->item.bytes = nng_msg_len(r->message);
+    inf->item.bytes = r->body.bytes;
     inf->item.cost_ns = inf->model->cost_ns;
     inf->check_ns = clock_now_ns() - r->received_ns;
     if (scheduler_admit(&s->scheduler, &r->tenant->schedule, &inf->item, &err) != CKKS_OK) {
@@ -357,7 +400,7 @@ static void hashed(inference *inf) {
         inference_end(inf);
         return;
     }
-    if (inf->hash_failed) {
+    if (!inf->has_digest) {
         ckks_error_set(&err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
         fail_and_end(inf, &err);
         return;
@@ -375,20 +418,38 @@ static void hashed(inference *inf) {
     admit(inf);
 }
 
-/* What must be equal for two requests to be the same: the method's message and the segments. Time-outs and
- * tracing may differ between a request and its retry. */
 static void hash_body(loop_work *job) {
     inference *inf = LIST_ENTRY(job, inference, hash);
-    const request *r = inf->request;
-    inf->hash_failed =
-        dedupe_digest(&r->server->dedupe, inf->digest, r->header->payload.data, r->header->payload.len,
-                      r->frame.segments, r->frame.segments_bytes, NULL) != CKKS_OK;
+    inf->has_digest = digest_of(inf->request, inf->digest);
 }
 static void hash_done(loop_work *job) {
     inference *inf = LIST_ENTRY(job, inference, hash);
     server *s = inf->request->server;
     s->pool_jobs--;
     hashed(inf);
+}
+
+/* Without a digest where no request of this id is known; where one is, theirs is made too if it lacks. */
+static void enter_undigested(inference *inf) {
+    request *r = inf->request;
+    server *s = r->server;
+    bool is_new = true;
+    ckks_error err = {0};
+    dedupe_entry *entry = dedupe_find(&s->dedupe, r->tenant->name, r->id, clock_now_ns());
+    if (entry) {
+        uint8_t digest[DEDUPE_DIGEST_BYTES];
+        if (!entry->has_digest && digest_of(((inference *)entry->owner)->request, digest))
+            dedupe_set_digest(entry, digest);
+        inf->has_digest = entry->has_digest && digest_of(r, inf->digest);
+        hashed(inf);
+        return;
+    }
+    if (dedupe_enter(&s->dedupe, &inf->entry, &is_new, r->tenant->name, r->id, NULL, inf, clock_now_ns(),
+                     &err) != CKKS_OK) {
+        fail_and_end(inf, &err);
+        return;
+    }
+    admit(inf);
 }
 
 /* ---- checks ---- */
@@ -430,6 +491,8 @@ static ckks_status check_inputs(request *r, inference *inf, const Ckksd__V1__Inf
         infer_inputs_check(inf->inputs, &m->package->params, m->program.inputs, m->program.input_count, input,
                            &r->frame, r->segments, r->segment_count, err);
     if (rc != CKKS_OK) return rc;
+    if (r->body.block) /* where the device copies from, and stays as long as the request */
+        for (uint32_t i = 0; i < inf->input_count; i++) inf->inputs[i].source = GRAPH_SOURCE_PACKED_PINNED;
     return find_keys(r, inf, input, err);
 }
 
@@ -477,9 +540,8 @@ void inference_begin(request *r, const Ckksd__V1__InferRequest *input) {
     }
     inf->hash.work = hash_body;
     inf->hash.done = hash_done;
-    if (nng_msg_len(r->message) <= HASH_INLINE_MAX) {
-        hash_body(&inf->hash);
-        hashed(inf);
+    if (r->body.bytes <= HASH_LATER_MAX) {
+        enter_undigested(inf);
         return;
     }
     s->pool_jobs++;

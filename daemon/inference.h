@@ -3,12 +3,16 @@
  * (admitted, waits for its keys), QUEUED, RUNNING (on a slot), then gone. In each stage exactly one party
  * holds it; deadline, cancellation and a lost peer answer or drop it at once if it waits, and mark it if it
  * is in someone's hands. Loop thread only, but for the job on the slot.
+ *
+ * What a request does not need is not waited for: the slot makes the digest while the device evaluates (a
+ * retry that comes before makes it itself), and writes the reply to a local peer before the loop hears of it.
  */
 #ifndef CKKSD_INFERENCE_H
 #define CKKSD_INFERENCE_H
 
 #include "daemon/dedupe.h"
 #include "daemon/keys.h"
+#include "daemon/local.h"
 #include "daemon/models.h"
 #include "daemon/request.h"
 #include "daemon/scheduler.h"
@@ -33,13 +37,17 @@ typedef struct inference {
     uint32_t timers_open;
     loop_work hash;
     uint8_t digest[DEDUPE_DIGEST_BYTES];
-    bool hash_failed;
+    bool has_digest;
     dedupe_entry *entry;
     uint32_t attempts;
     slot_job job;
     resident_keys *resident;       /* for the slot, while RUNNING */
     nng_msg *reply;                /* from the slot */
+    local_ticket ticket;           /* for the slot, if it may write the reply to the waiter itself */
+    _Atomic bool is_claimed;       /* with a ticket: who sets it may answer */
+    size_t sent;                   /* bytes of the reply, by the slot */
     uint64_t started_ns, ended_ns; /* on the slot */
+    uint64_t reply_ns;             /* from the end on the slot until the reply was its socket's */
     uint64_t check_ns, queue_ns, stage_ns, replay_ns, copy_out_ns,
         pack_ns; /* queue has check, copy_out pack */
 } inference;

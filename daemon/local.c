@@ -1,9 +1,11 @@
 #include "daemon/local.h"
 
 #include "daemon/clock.h"
+#include "daemon/relax.h"
 #include "kernels/base/bytes.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -11,13 +13,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define PIPE_BIT       0x80000000u /* of our pipes' ids; nng's do not have it */
-#define GREETING_BYTES 8u
-#define PREFIX_BYTES   9u /* type, length */
-#define TYPE_MESSAGE   1u
-#define LAST_ID        0x80u /* the first bit of the last id of a trail */
-#define BACKLOG        128
-#define SEND_BYTES     (1 << 20) /* of a reply in the kernel on their way: a peer that is slow holds no more */
+#define PIPE_BIT        0x80000000u /* of our pipes' ids; nng's do not have it */
+#define GREETING_BYTES  8u
+#define PREFIX_BYTES    9u /* type, length */
+#define TYPE_MESSAGE    1u
+#define LAST_ID         0x80u /* the first bit of the last id of a trail */
+#define BACKLOG         128
+#define SEND_BYTES      (1 << 20) /* of a reply in the kernel on their way: a peer that is slow holds no more */
+#define BODY_PAUSE_NS   20000u    /* a body's next piece is waited for this long, awake, */
+#define BODY_TURN_NS    300000u   /* but nobody is read from longer than this at a time */
+#define BLOCK_BYTES_MIN 4096u     /* smaller ones are not worth a block */
+#define TOUCH_BYTES     4096      /* fewer are no reason to stay awake */
 
 /* zero, "SP", version, protocol (16 bits, big-endian), reserved */
 static const uint8_t greeting[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
@@ -30,6 +36,16 @@ typedef enum peer_phase {
     PEER_WAITING, /* a message is complete, and no context was free */
 } peer_phase;
 
+/* A peer's way out: its own, and that of each ticket. */
+struct local_out {
+    pthread_mutex_t lock;
+    uint32_t users;
+    int fd; /* not ours: good while is_open */
+    bool is_open;
+    bool has_rest;        /* a thread wrote a part of a reply; the loop does not yet know */
+    uint32_t loop_writes; /* that the loop has not finished */
+};
+
 typedef struct local_peer {
     list_node link; /* in transport.local_peers; of no list once it is closing */
     uv_pipe_t uv;
@@ -40,7 +56,9 @@ typedef struct local_peer {
     uint8_t head[PREFIX_BYTES];
     size_t have;       /* of the head or of the message */
     uint64_t began_ns; /* of the message */
-    nng_msg *message;
+    struct local_out *out;
+    list_node held; /* writes that wait for a rest */
+    transport_body body;
 } local_peer;
 
 typedef struct local_listener {
@@ -54,18 +72,80 @@ typedef struct local_listener {
 /* A reply on its way. It may outlive its context, which then is NULL. */
 struct local_write {
     uv_write_t uv;
+    list_node link; /* in peer.held */
     transport_context *context;
+    struct local_out *out; /* NULL: the loop does not count it */
     nng_msg *message;
+    size_t head_bytes;
     uint8_t head[PREFIX_BYTES + 4 * LOCAL_HOPS_MAX];
 };
 
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer);
 static void on_room(uv_handle_t *handle, size_t wanted, uv_buf_t *out);
 
+/* ---- ways out ---- */
+
+static struct local_out *out_create(int fd) {
+    struct local_out *out = calloc(1, sizeof *out);
+    if (!out) return NULL;
+    pthread_mutex_init(&out->lock, NULL);
+    out->fd = fd, out->is_open = true, out->users = 1;
+    return out;
+}
+
+static void out_leave(struct local_out *out) {
+    if (!out) return;
+    pthread_mutex_lock(&out->lock);
+    const bool is_last = --out->users == 0;
+    pthread_mutex_unlock(&out->lock);
+    if (!is_last) return;
+    pthread_mutex_destroy(&out->lock);
+    free(out);
+}
+
+/* Nobody writes to its descriptor any more. */
+static void out_close(struct local_out *out) {
+    pthread_mutex_lock(&out->lock);
+    out->is_open = false;
+    pthread_mutex_unlock(&out->lock);
+}
+
+/* May the loop write now? Then it counts as writing; else a rest comes first. */
+static bool out_begin(struct local_out *out) {
+    pthread_mutex_lock(&out->lock);
+    const bool may_write = !out->has_rest;
+    if (may_write) out->loop_writes++;
+    pthread_mutex_unlock(&out->lock);
+    return may_write;
+}
+
+static void out_end(struct local_out *out) {
+    pthread_mutex_lock(&out->lock);
+    out->loop_writes--;
+    pthread_mutex_unlock(&out->lock);
+}
+
+/* The loop writes the rest. */
+static void out_take_rest(struct local_out *out) {
+    pthread_mutex_lock(&out->lock);
+    CKKS_ASSERT(out->has_rest);
+    out->has_rest = false;
+    out->loop_writes++;
+    pthread_mutex_unlock(&out->lock);
+}
+
 /* ---- the end of a peer ---- */
 
+static void on_written(uv_write_t *request, int status);
+
 static void on_peer_closed(uv_handle_t *handle) {
-    free(LIST_ENTRY(handle, local_peer, uv));
+    local_peer *p = LIST_ENTRY(handle, local_peer, uv);
+    LIST_EACH_SAFE(link, &p->held) {
+        list_remove(link);
+        on_written(&LIST_ENTRY(link, struct local_write, link)->uv, UV_ECANCELED);
+    }
+    out_leave(p->out);
+    free(p);
 }
 static void on_listener_closed(uv_handle_t *handle) {
     free(LIST_ENTRY(handle, local_listener, uv));
@@ -76,8 +156,8 @@ static void peer_close(local_peer *p) {
     if (uv_is_closing((uv_handle_t *)&p->uv)) return;
     list_remove(&p->link);
     transport_pipe_remove(t, p->id);
-    if (p->message) nng_msg_free(p->message);
-    p->message = NULL;
+    transport_body_free(t, &p->body);
+    if (p->out) out_close(p->out);
     uv_close((uv_handle_t *)&p->uv, on_peer_closed);
     transport_socket *s = &t->sockets[p->kind];
     for (uint32_t i = 0; i < s->local_count; i++) {
@@ -108,14 +188,13 @@ void local_hang_up(transport *t, uint32_t pipe) {
 /* ---- in ---- */
 
 /* The trail of ids in front of a message becomes the context's; false: there is none that ends. */
-static bool take_trail(transport_context *context, nng_msg *message) {
-    const uint8_t *body = nng_msg_body(message);
-    const size_t bytes = nng_msg_len(message);
-    for (size_t at = 0; at + 4 <= bytes && at < 4 * LOCAL_HOPS_MAX; at += 4) {
-        if (!(body[at] & LAST_ID)) continue;
+static bool take_trail(transport_context *context, transport_body *body) {
+    for (size_t at = 0; at + 4 <= body->bytes && at < 4 * LOCAL_HOPS_MAX; at += 4) {
+        if (!(body->data[at] & LAST_ID)) continue;
         context->trail_bytes = (uint32_t)at + 4;
-        memcpy(context->trail, body, context->trail_bytes);
-        return nng_msg_trim(message, context->trail_bytes) == 0;
+        memcpy(context->trail, body->data, context->trail_bytes);
+        body->data += context->trail_bytes, body->bytes -= context->trail_bytes;
+        return !body->message || nng_msg_trim(body->message, context->trail_bytes) == 0;
     }
     return false;
 }
@@ -130,14 +209,14 @@ static void deliver(local_peer *p) {
         return;
     }
     transport_context *context = LIST_ENTRY(s->local_free.next, transport_context, link);
-    if (!take_trail(context, p->message)) {
+    if (!take_trail(context, &p->body)) {
         peer_close(p);
         return;
     }
     list_remove(&context->link);
-    nng_msg *message = p->message;
+    const transport_body body = p->body;
     const bool was_waiting = p->phase == PEER_WAITING;
-    p->message = NULL;
+    p->body = (transport_body){0};
     p->phase = PEER_PREFIX, p->have = 0;
     context->state = CONTEXT_HANDLING;
     context->pipe = p->id;
@@ -145,31 +224,72 @@ static void deliver(local_peer *p) {
     context->began_ns = p->began_ns;
     transport_pipe_touch(t, p->id);
     if (was_waiting) uv_read_start((uv_stream_t *)&p->uv, on_room, on_read);
-    t->callbacks.message(t->callbacks.data, context, message);
+    t->callbacks.message(t->callbacks.data, context, &body);
+}
+
+/* Room for a message of `bytes`: a lent block, or memory of its own. */
+static bool body_create(transport_body *out, transport *t, size_t bytes) {
+    for (uint32_t i = 0; i < t->block_count && bytes >= BLOCK_BYTES_MIN && bytes <= t->block_bytes; i++) {
+        transport_block *block = &t->blocks[i];
+        if (block->is_used) continue;
+        block->is_used = true;
+        *out = (transport_body){.data = block->memory, .bytes = bytes, .block = block};
+        return true;
+    }
+    nng_msg *message = NULL;
+    if (nng_msg_alloc(&message, bytes) != 0) return false;
+    *out = (transport_body){.data = nng_msg_body(message), .bytes = bytes, .message = message};
+    return true;
 }
 
 /* false: the peer is not one of ours */
 static bool read_prefix(local_peer *p) {
+    transport *t = p->transport;
     uint64_t bytes = 0;
     for (uint32_t i = 1; i < PREFIX_BYTES; i++) bytes = bytes << 8 | p->head[i];
     if (p->head[0] != TYPE_MESSAGE || bytes < 4) return false;
-    if (bytes > p->transport->sockets[p->kind].message_bytes_max) return false;
-    if (nng_msg_alloc(&p->message, (size_t)bytes) != 0) return false;
-    p->phase = PEER_BODY, p->have = 0;
+    if (bytes > t->sockets[p->kind].message_bytes_max) return false;
     p->began_ns = clock_now_ns();
+    if (!body_create(&p->body, t, (size_t)bytes)) return false;
+    if (t->callbacks.coming) t->callbacks.coming(t->callbacks.data, p->kind, bytes);
+    p->phase = PEER_BODY, p->have = 0;
     return true;
 }
 
 static void on_room(uv_handle_t *handle, size_t wanted, uv_buf_t *out) {
     local_peer *p = LIST_ENTRY(handle, local_peer, uv);
     (void)wanted;
-    uint8_t *to = p->phase == PEER_BODY ? nng_msg_body(p->message) : p->head;
-    const size_t size = p->phase == PEER_BODY       ? nng_msg_len(p->message)
+    uint8_t *to = p->phase == PEER_BODY ? p->body.data : p->head;
+    const size_t size = p->phase == PEER_BODY       ? p->body.bytes
                         : p->phase == PEER_GREETING ? GREETING_BYTES
                                                     : PREFIX_BYTES;
     const size_t left = size - p->have;
     out->base = (char *)to + p->have;
     out->len = left < INT32_MAX ? left : INT32_MAX;
+}
+
+/*
+ * A large body comes in pieces while its sender copies it into the socket: an awake loop takes them as they
+ * come, without going through its other handles in between, for a bounded time. false: the peer is gone.
+ */
+static bool read_on(local_peer *p) {
+    uv_os_fd_t fd;
+    if (!p->transport->loop->spin_ns || uv_fileno((const uv_handle_t *)&p->uv, &fd) != 0) return true;
+    uint8_t *body = p->body.data;
+    const size_t size = p->body.bytes;
+    const uint64_t begin_ns = clock_now_ns();
+    uint64_t now_ns = begin_ns, last_ns = begin_ns;
+    while (p->have < size && now_ns - last_ns < BODY_PAUSE_NS && now_ns - begin_ns < BODY_TURN_NS) {
+        const ssize_t n = recv(fd, body + p->have, size - p->have, MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
+        now_ns = clock_now_ns();
+        if (n >= TOUCH_BYTES || (n > 0 && p->have + (size_t)n == size)) last_ns = now_ns;
+        if (n > 0)
+            p->have += (size_t)n;
+        else
+            cpu_relax();
+    }
+    return true;
 }
 
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer) {
@@ -180,6 +300,10 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer) 
         return;
     }
     p->have += (size_t)count;
+    if (p->phase == PEER_BODY && p->have < p->body.bytes && !read_on(p)) {
+        peer_close(p);
+        return;
+    }
     if (p->phase == PEER_GREETING && p->have == GREETING_BYTES) {
         if (memcmp(p->head, greeting_of_req, GREETING_BYTES) != 0)
             peer_close(p);
@@ -187,7 +311,8 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer) 
             p->phase = PEER_PREFIX, p->have = 0;
     } else if (p->phase == PEER_PREFIX && p->have == PREFIX_BYTES) {
         if (!read_prefix(p)) peer_close(p);
-    } else if (p->phase == PEER_BODY && p->have == nng_msg_len(p->message)) {
+        loop_touch(p->transport->loop);
+    } else if (p->phase == PEER_BODY && p->have == p->body.bytes) {
         deliver(p);
     }
 }
@@ -219,39 +344,145 @@ void local_release(transport_context *context) {
     }
 }
 
-static void on_written(uv_write_t *request, int status) {
-    struct local_write *w = LIST_ENTRY(request, struct local_write, uv);
-    transport_context *context = w->context;
-    (void)status; /* a peer that is gone has been seen by the reader */
-    nng_msg_free(w->message);
-    free(w);
-    if (!context) return;
+static void replied(transport_context *context) {
     if (context->close_after) transport_pipe_mark(context->transport, context->pipe);
     transport_pipe_touch(context->transport, context->pipe);
     local_release(context);
 }
 
+static void on_written(uv_write_t *request, int status) {
+    struct local_write *w = LIST_ENTRY(request, struct local_write, uv);
+    transport_context *context = w->context;
+    (void)status; /* a peer that is gone has been seen by the reader */
+    if (w->out) out_end(w->out), out_leave(w->out);
+    nng_msg_free(w->message);
+    free(w);
+    if (context) replied(context);
+}
+
+/* What stands in front of a reply: type, length, trail. Returns its size. */
+static size_t write_head(uint8_t *head, const uint8_t *trail, uint32_t trail_bytes, const nng_msg *message) {
+    const uint64_t bytes = trail_bytes + nng_msg_len(message);
+    head[0] = TYPE_MESSAGE;
+    for (uint32_t i = 1; i < PREFIX_BYTES; i++) head[i] = (uint8_t)(bytes >> 8 * (PREFIX_BYTES - 1 - i));
+    memcpy(head + PREFIX_BYTES, trail, trail_bytes);
+    return PREFIX_BYTES + trail_bytes;
+}
+
+static struct local_write *write_create(transport_context *context, nng_msg *message) {
+    struct local_write *w = calloc(1, sizeof *w);
+    if (!w) return NULL;
+    list_init(&w->link);
+    w->context = context;
+    w->message = message;
+    w->head_bytes = write_head(w->head, context->trail, context->trail_bytes, message);
+    context->state = CONTEXT_SENDING;
+    context->write = w;
+    return w;
+}
+
+/* Behind what is being written, but for its first `sent` bytes. The loop counts it already. */
+static void write_from(local_peer *p, struct local_write *w, size_t sent) {
+    const size_t of_head = sent < w->head_bytes ? sent : w->head_bytes, of_body = sent - of_head;
+    const uv_buf_t parts[] = {
+        {.base = (char *)w->head + of_head, .len = w->head_bytes - of_head},
+        {.base = (char *)nng_msg_body(w->message) + of_body, .len = nng_msg_len(w->message) - of_body},
+    };
+    pthread_mutex_lock(&p->out->lock);
+    w->out = p->out, p->out->users++;
+    pthread_mutex_unlock(&p->out->lock);
+    if (uv_write(&w->uv, (uv_stream_t *)&p->uv, parts, 2, on_written) != 0) on_written(&w->uv, UV_ECANCELED);
+}
+
 void local_reply(transport_context *context, nng_msg *message) {
     local_peer *p = context->peer;
-    struct local_write *w = p ? calloc(1, sizeof *w) : NULL;
+    struct local_write *w = p ? write_create(context, message) : NULL;
     if (!w) { /* nobody to read it, or no memory even for this: the peer's own time-out speaks */
         nng_msg_free(message);
         local_release(context);
         return;
     }
-    w->context = context;
-    w->message = message;
-    const uint64_t bytes = context->trail_bytes + nng_msg_len(message);
-    w->head[0] = TYPE_MESSAGE;
-    for (uint32_t i = 1; i < PREFIX_BYTES; i++) w->head[i] = (uint8_t)(bytes >> 8 * (PREFIX_BYTES - 1 - i));
-    memcpy(w->head + PREFIX_BYTES, context->trail, context->trail_bytes);
-    const uv_buf_t parts[] = {
-        {.base = (char *)w->head, .len = PREFIX_BYTES + context->trail_bytes},
-        {.base = nng_msg_body(message), .len = nng_msg_len(message)},
+    if (out_begin(p->out))
+        write_from(p, w, 0);
+    else
+        list_append(&p->held, &w->link);
+}
+
+/* ---- out, from another thread ---- */
+
+void local_ticket_take(local_ticket *out, const transport_context *context) {
+    *out = (local_ticket){0};
+    if (!context->is_local || !context->peer) return;
+    out->out = context->peer->out;
+    pthread_mutex_lock(&out->out->lock);
+    out->out->users++;
+    pthread_mutex_unlock(&out->out->lock);
+    out->pipe = context->pipe;
+    out->trail_bytes = context->trail_bytes;
+    memcpy(out->trail, context->trail, context->trail_bytes);
+}
+
+void local_ticket_give(local_ticket *ticket) {
+    out_leave(ticket->out);
+    *ticket = (local_ticket){0};
+}
+
+bool local_ticket_is_of(const local_ticket *ticket, const transport_context *context) {
+    return ticket->out && context->is_local && context->peer && context->pipe == ticket->pipe &&
+           context->trail_bytes == ticket->trail_bytes &&
+           memcmp(context->trail, ticket->trail, ticket->trail_bytes) == 0;
+}
+
+size_t local_reply_bytes(const local_ticket *ticket, const nng_msg *message) {
+    return PREFIX_BYTES + ticket->trail_bytes + nng_msg_len(message);
+}
+
+size_t local_send(local_ticket *ticket, nng_msg *message) {
+    struct local_out *out = ticket->out;
+    uint8_t head[PREFIX_BYTES + 4 * LOCAL_HOPS_MAX];
+    struct iovec parts[] = {
+        {head, write_head(head, ticket->trail, ticket->trail_bytes, message)},
+        {nng_msg_body(message), nng_msg_len(message)},
     };
+    const struct msghdr all = {.msg_iov = parts, .msg_iovlen = 2};
+    ssize_t sent = 0;
+    pthread_mutex_lock(&out->lock);
+    if (out->is_open && !out->has_rest && out->loop_writes == 0) {
+        do sent = sendmsg(out->fd, &all, MSG_DONTWAIT | MSG_NOSIGNAL);
+        while (sent < 0 && errno == EINTR);
+        out->has_rest = sent > 0 && (size_t)sent < parts[0].iov_len + parts[1].iov_len;
+    }
+    pthread_mutex_unlock(&out->lock);
+    return sent > 0 ? (size_t)sent : 0;
+}
+
+void local_replied(transport_context *context, nng_msg *message, size_t sent, size_t total) {
+    local_peer *p = context->peer;
+    CKKS_ASSERT(p && sent > 0 && sent <= total);
+    context->owner = NULL;
     context->state = CONTEXT_SENDING;
-    context->write = w;
-    if (uv_write(&w->uv, (uv_stream_t *)&p->uv, parts, 2, on_written) != 0) on_written(&w->uv, UV_ECANCELED);
+    if (sent == total) {
+        if (message) nng_msg_free(message);
+        replied(context);
+        return;
+    }
+    struct local_write *w = message ? write_create(context, message) : NULL;
+    if (!w) { /* it would never be in step again */
+        if (message) nng_msg_free(message);
+        context->state = CONTEXT_RECEIVING; /* nobody's request any more */
+        peer_close(p);
+        local_release(context);
+        return;
+    }
+    out_take_rest(p->out);
+    write_from(p, w, sent);
+    LIST_EACH_SAFE(link, &p->held) {
+        struct local_write *held = LIST_ENTRY(link, struct local_write, link);
+        list_remove(link);
+        const bool may_write = out_begin(p->out);
+        CKKS_ASSERT(may_write);
+        write_from(p, held, 0);
+    }
 }
 
 /* ---- peers come ---- */
@@ -285,13 +516,16 @@ static void on_connection(uv_stream_t *stream, int status) {
     }
     p->transport = t, p->kind = l->kind;
     list_init(&p->link);
+    list_init(&p->held);
     list_append(&t->local_peers, &p->link);
     do p->id = PIPE_BIT | ++t->local_serial;
     while (find_peer(t, p->id) != p);
     const bool is_accepted = uv_accept(stream, (uv_stream_t *)&p->uv) == 0;
     int send_bytes = SEND_BYTES;
+    uv_os_fd_t fd;
     if (is_accepted) (void)uv_send_buffer_size((uv_handle_t *)&p->uv, &send_bytes);
-    if (!transport_pipe_add(t, p->id, p->kind) || !is_accepted ||
+    if (is_accepted && uv_fileno((const uv_handle_t *)&p->uv, &fd) == 0) p->out = out_create(fd);
+    if (!transport_pipe_add(t, p->id, p->kind) || !p->out ||
         uv_try_write((uv_stream_t *)&p->uv, &hello, 1) != (int)GREETING_BYTES ||
         uv_read_start((uv_stream_t *)&p->uv, on_room, on_read) != 0)
         peer_close(p);

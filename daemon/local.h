@@ -7,9 +7,12 @@
  * exchange of 8 bytes, then messages with a type byte, a length and a trail of request ids), so that nng's
  * and anybody's REQ sockets talk to it as before. All other addresses are nng's.
  *
- * A peer's message is read straight into its nng_msg, one at a time: a complete one waits for a free context
- * and nothing more is read from that peer meanwhile, so that memory stays within pipes + contexts. Loop
- * thread only.
+ * A peer's message is read straight to where it stays, one at a time: a complete one waits for a free context
+ * and nothing more is read from that peer meanwhile, so that memory stays within pipes + contexts.
+ *
+ * A reply goes to the socket from the loop, or, if a ticket was taken, from the thread that made it: that
+ * spares waking the loop first. Who writes holds the peer's lock, never waits, and leaves the rest of what
+ * the socket does not take to the loop. All else is loop thread only.
  */
 #ifndef CKKSD_LOCAL_H
 #define CKKSD_LOCAL_H
@@ -17,6 +20,34 @@
 #include "daemon/transport.h"
 
 #define LOCAL_HOPS_MAX 8u /* request ids in front of a message: its own and those of devices on the way */
+
+/*
+ * A ticket lets another thread write the reply to one request, whatever becomes of its context and peer
+ * meanwhile. The loop takes it while the context is HANDLING and is told with local_replied what was written.
+ */
+typedef struct local_ticket {
+    struct local_out *out; /* NULL: no ticket */
+    uint32_t pipe;
+    uint8_t trail[4 * LOCAL_HOPS_MAX];
+    uint32_t trail_bytes;
+} local_ticket;
+
+/* local_ticket_take: none if the context is not local or its peer is gone. Loop thread. */
+void local_ticket_take(local_ticket *out, const transport_context *context);
+/* local_ticket_give ends a ticket; accepts zeroed. Any thread. */
+void local_ticket_give(local_ticket *ticket);
+/* local_send writes the reply without waiting: all of it, a part if the socket is full, or nothing if others
+ * write to the peer or it is gone. Returns how many bytes went, of those that the reply has with what stands
+ * in front of it; the message stays the caller's. Any thread, once. */
+size_t local_send(local_ticket *ticket, nng_msg *message);
+/* local_ticket_is_of: is it this context's? Loop thread. */
+bool local_ticket_is_of(const local_ticket *ticket, const transport_context *context);
+/* local_replied takes the message, of which local_send wrote `sent` > 0 bytes, writes the rest if there is
+ * one, and frees the context then. NULL: there was no memory for it; the peer is hung up on if it lacks some.
+ * `total`: what is all. Loop thread. */
+void local_replied(transport_context *context, nng_msg *message, size_t sent, size_t total);
+/* local_reply_bytes: what local_send returns when all went. */
+size_t local_reply_bytes(const local_ticket *ticket, const nng_msg *message);
 
 /* local_listen binds `path` (a dead socket there is replaced, nothing else is), gives it `mode` and listens.
  * CKKS_IO naming the path. */

@@ -1,5 +1,8 @@
 #include "daemon/loop.h"
 
+#include "daemon/clock.h"
+#include "daemon/relax.h"
+
 /* Under a steady stream the queue is never empty: deadlines and the watchdog must get their turn all the
  * same. */
 #define EVENTS_PER_WAKE 256u
@@ -11,7 +14,8 @@ static void on_wake(uv_async_t *handle) {
 ckks_status loop_init(loop *l, ckks_error *err) {
     int rc;
     list_init(&l->queue);
-    l->is_closed = false;
+    l->is_closed = l->is_stopped = false;
+    l->spin_ns = l->awake_until_ns = 0;
     if ((rc = uv_loop_init(&l->uv)) != 0)
         return ckks_error_set(err, CKKS_IO, "", "event loop: %s", uv_strerror(rc));
     l->uv.data = l;
@@ -47,14 +51,26 @@ void loop_drain(loop *l) {
         pthread_mutex_unlock(&l->lock);
         if (!event) return;
         event->run(event);
+        loop_touch(l);
     }
     uv_async_send(&l->wake); /* there may be more: after the timers had their turn */
 }
 
+void loop_touch(loop *l) {
+    if (l->spin_ns) l->awake_until_ns = clock_now_ns() + l->spin_ns;
+}
+
 void loop_run(loop *l) {
-    (void)uv_run(&l->uv, UV_RUN_DEFAULT);
+    while (!l->is_stopped) {
+        if (!uv_run(&l->uv, l->spin_ns ? UV_RUN_ONCE : UV_RUN_DEFAULT)) return;
+        while (!l->is_stopped && clock_now_ns() < l->awake_until_ns) {
+            (void)uv_run(&l->uv, UV_RUN_NOWAIT);
+            cpu_relax();
+        }
+    }
 }
 void loop_stop(loop *l) {
+    l->is_stopped = true;
     uv_stop(&l->uv);
 }
 void loop_close_queue(loop *l) {

@@ -44,6 +44,9 @@ void __tsan_release(void *address);
 typedef struct loop {
     uv_loop_t uv;
     uv_async_t wake;
+    uint64_t spin_ns;        /* how long it stays awake after something happened; 0: it sleeps at once */
+    uint64_t awake_until_ns; /* loop thread */
+    bool is_stopped;
     pthread_mutex_t lock; /* guards the rest */
     list_node queue;
     bool is_closed;
@@ -53,6 +56,10 @@ typedef struct loop {
 ckks_status loop_init(loop *l, ckks_error *err);
 /* loop_post: any thread; does not block. After loop_close_queue events are dropped. */
 void loop_post(loop *l, loop_event *event);
+/* loop_touch: something happened that more is likely to follow soon: stay awake for `spin_ns` (loop_init sets
+ * 0). An awake loop looks at its sockets and its queue without sleeping in between, which takes the core and
+ * spares a wake-up, 10 to 50 us. Loop thread. */
+void loop_touch(loop *l);
 /* loop_run returns after loop_stop (loop thread). Events queued at the time of the stop stay queued. */
 void loop_run(loop *l);
 void loop_stop(loop *l);

@@ -7,6 +7,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/inference.h"
+#include "daemon/local.h"
 #include "daemon/logging.h"
 #include "daemon/reply.h"
 #include "daemon/server.h"
@@ -43,7 +44,9 @@ static void send_to_waiters(request *r, nng_msg *message, bool close_pipe) {
         list_remove(&context->link);
         const bool is_last = list_is_empty(&r->waiters);
         if (!is_last && nng_msg_dup(&copy, message) != 0) copy = NULL;
-        if (copy)
+        if (r->ticket && local_ticket_is_of(r->ticket, context))
+            local_replied(context, copy, r->sent, local_reply_bytes(r->ticket, message));
+        else if (copy)
             transport_reply(context, copy, close_pipe);
         else
             transport_release(context); /* no memory even for an error: the peer's own time-out speaks */
@@ -109,7 +112,7 @@ void request_finish(request *r) {
     message_free(r->input);
     message_free((ProtobufCMessage *)r->header);
     free(r->segments);
-    if (r->message) nng_msg_free(r->message);
+    transport_body_free(&r->server->transport, &r->body);
     server_request_finished(r->server);
     free(r);
 }
@@ -199,7 +202,7 @@ static ckks_status check_method(request *r, const transport_context *context, ck
 static ckks_status check_peer(request *r, const transport_context *context, ckks_error *err) {
     uint64_t uid = 0;
     if (context->kind == TRANSPORT_ADMIN) {
-        if (!transport_admin_peer(context, r->message, &uid) || !server_is_admin(r->server, uid))
+        if (!transport_admin_peer(context, &r->body, &uid) || !server_is_admin(r->server, uid))
             return ckks_error_set(err, CKKS_PERMISSION_DENIED, "uid",
                                   "this user may not administer the daemon");
         return CKKS_OK;
@@ -219,13 +222,13 @@ static void set_deadline(request *r) {
 /* Everything up to the handler. *must_close: the pipe cannot be trusted to be in step. */
 static ckks_status check(request *r, transport_context *context, bool *must_close, ckks_error *err) {
     ckks_status rc;
-    const size_t size = nng_msg_len(r->message);
+    const size_t size = r->body.bytes;
     const uint64_t limit = context->transport->sockets[context->kind].message_bytes_max;
     *must_close = true;
     if (size > limit)
         return ckks_error_set(err, CKKS_TOO_LARGE, "message", "%zu bytes, at most %llu on this socket", size,
                               (unsigned long long)limit);
-    if ((rc = frame_parse(&r->frame, nng_msg_body(r->message), size, err)) != CKKS_OK) {
+    if ((rc = frame_parse(&r->frame, r->body.data, size, err)) != CKKS_OK) {
         *must_close = rc != CKKS_UNSUPPORTED_VERSION;
         return rc;
     }
@@ -251,17 +254,18 @@ static void closure(const ProtobufCMessage *payload, void *r) {
     request_reply(r, payload);
 }
 
-void request_begin(server *s, transport_context *context, nng_msg *message) {
+void request_begin(server *s, transport_context *context, const transport_body *body) {
     ckks_error err = {0};
     bool must_close = false;
     request *r = calloc(1, sizeof *r);
     if (!r) {
-        nng_msg_free(message);
+        transport_body lost = *body;
+        transport_body_free(&s->transport, &lost);
         transport_release(context);
         return;
     }
     r->server = s;
-    r->message = message;
+    r->body = *body;
     r->received_ns = clock_now_ns();
     if (context->began_ns) r->receive_ns = r->received_ns - context->began_ns;
     list_init(&r->waiters);

@@ -21,7 +21,7 @@ typedef struct request {
     list_node link;    /* in server.requests */
     list_node waiters; /* transport_context.link */
     struct server *server;
-    nng_msg *message;
+    transport_body body;
     frame_view frame;
     Ckksd__V1__RequestHeader *header;
     frame_segment *segments;
@@ -36,11 +36,14 @@ typedef struct request {
     uint64_t received_ns, deadline_ns;
     ckks_error error; /* of the answer given */
     bool is_answered;
+    struct local_ticket
+        *ticket; /* the reply of this waiter was written already, `sent` bytes of it; NULL: none */
+    size_t sent;
     struct inference *inference; /* ModelInfer only */
 } request;
 
 /* request_begin takes over the message of a HANDLING context: checks in order, then calls the handler. */
-void request_begin(struct server *server, transport_context *context, nng_msg *message);
+void request_begin(struct server *server, transport_context *context, const transport_body *body);
 
 /* request_answer sends a reply to every waiter, once; takes `message` (NULL: an internal error is sent). Work
  * that still runs for the request keeps it alive. */

@@ -42,6 +42,7 @@ typedef struct server {
     slot_group slots;
     key_registry keys;
     device *device;
+    void *blocks; /* lent to the transport */
     health_monitor health;
     struct ops *ops;
     list_node requests;

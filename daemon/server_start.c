@@ -18,6 +18,10 @@
 #define SPARE_CONTEXTS  16u /* so that "queue full" is answered at once */
 #define STOP_LIMIT_NS   (5 * NS_PER_S)
 #define START_EXTENSION 120u
+#define ROUSE_BYTES_MIN 4096u
+#define BLOCK_BYTES     (1ull << 20)
+#define SPIN_CORES_MIN  8
+#define SPIN_US         200u
 
 /* ---- budget ---- */
 
@@ -48,6 +52,7 @@ void server_print_memory(const server *s) {
     line("device: total", weights + arenas + kept + c->resident_bytes);
     line("device: has", account.bytes_max);
     line("host: staging", s->slots.count * staging);
+    line("host: blocks that requests arrive in", s->transport.block_count * s->transport.block_bytes);
     line("host: requests (bytes_max)", c->bytes_max);
     line("host: messages at most", (pipes + contexts) * c->bulk_message_bytes);
     line("host: replies kept (dedupe_bytes)", c->dedupe_bytes);
@@ -129,8 +134,18 @@ static void start_timers(server *s) {
 
 /* ---- up ---- */
 
-static void on_message(void *data, transport_context *context, nng_msg *message) {
-    request_begin(data, context, message);
+static void on_message(void *data, transport_context *context, const transport_body *body) {
+    request_begin(data, context, body);
+}
+/* While an inference request arrives, a slot for it wakes up. */
+static void on_coming(void *data, transport_kind kind, uint64_t bytes) {
+    server *s = data;
+    if (kind != TRANSPORT_BULK || bytes < ROUSE_BYTES_MIN) return;
+    for (uint32_t i = 0; i < s->slots.count; i++)
+        if (slot_is_free(&s->slots.slots[i])) {
+            slot_rouse(&s->slots.slots[i]);
+            return;
+        }
 }
 static void on_lost(void *data, transport_context *context) {
     (void)data;
@@ -157,6 +172,25 @@ static ckks_status open_device(server *s, ckks_error *err) {
     return rc;
 }
 
+/* Waiting awake pays where cores are left over: a GPU evaluates, and the threads that wait are few. */
+static void set_spin(server *s) {
+    uint64_t us = s->config.spin_us;
+    if (us == CONFIG_AUTO)
+        us = device_get_kind(s->device) != DEVICE_CPU && sysconf(_SC_NPROCESSORS_ONLN) >= SPIN_CORES_MIN
+                 ? SPIN_US
+                 : 0;
+    s->loop.spin_ns = s->slots.spin_ns = us * 1000;
+}
+
+/* Local requests arrive where the device copies from: as many as run, and as many again that wait. */
+static ckks_status lend_blocks(server *s, ckks_error *err) {
+    uint32_t count = 2 * server_slot_count(s);
+    if (count > TRANSPORT_BLOCKS_MAX) count = TRANSPORT_BLOCKS_MAX;
+    const ckks_status rc = device_allocate_host(s->device, &s->blocks, (uint64_t)count * BLOCK_BYTES, err);
+    if (rc == CKKS_OK) transport_lend_blocks(&s->transport, s->blocks, BLOCK_BYTES, count);
+    return rc;
+}
+
 static void init_parts(server *s) {
     const config *c = &s->config;
     list_init(&s->requests);
@@ -172,7 +206,8 @@ static void init_parts(server *s) {
 ckks_status server_start(server *s, ckks_error *err) {
     ckks_status rc;
     token_table tokens = {0};
-    const transport_callbacks callbacks = {.message = on_message, .lost = on_lost, .data = s};
+    const transport_callbacks callbacks = {
+        .message = on_message, .lost = on_lost, .coming = on_coming, .data = s};
     init_parts(s);
     if ((rc = dedupe_init(&s->dedupe, s->config.dedupe_s * NS_PER_S, s->config.dedupe_bytes, err)) != CKKS_OK)
         goto out;
@@ -182,12 +217,14 @@ ckks_status server_start(server *s, ckks_error *err) {
     atomic_store(&daemon_metrics.start_unix_s, clock_unix_s());
     if ((rc = loop_init(&s->loop, err)) != CKKS_OK) goto out;
     if ((rc = open_device(s, err)) != CKKS_OK) goto out;
+    set_spin(s);
     health_start(s);
     if ((rc = keys_open(s, err)) != CKKS_OK) goto out;
     if (s->config.ops_listen[0] && (rc = ops_start(&s->ops, s->config.ops_listen, err)) != CKKS_OK) goto out;
     if ((rc = transport_open(&s->transport, &s->loop, &s->config, s->config.requests_max + SPARE_CONTEXTS,
                              &callbacks, err)) != CKKS_OK)
         goto out;
+    if ((rc = lend_blocks(s, err)) != CKKS_OK) goto out;
     if ((rc = models_init(&s->models, err)) != CKKS_OK) goto out;
     start_timers(s);
     s->next_key_tick_ns = clock_now_ns() + KEY_TICK_NS;
@@ -251,6 +288,7 @@ void server_stop(server *s) {
     models_fini(&s->models);
     keys_close(s);
     health_stop(&s->health);
+    device_free_host(s->device, s->blocks);
     device_close(s->device);
     dedupe_fini(&s->dedupe);
     tenants_fini(&s->tenants);

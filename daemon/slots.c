@@ -2,6 +2,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/fault.h"
+#include "daemon/relax.h"
 #include "kernels/base/log.h"
 
 #include <stdio.h>
@@ -30,12 +31,28 @@ void slot_job_finished(slot_job *job) {
     if (s->state == SLOT_BUSY) slot_set_state(s, SLOT_IDLE);
 }
 
+/* Jobs mostly follow one another: going to sleep and being woken takes longer than their ways. */
+static void wait_awake(const slot *s) {
+    if (!s->spin_ns) return;
+    const uint64_t until_ns = clock_now_ns() + s->spin_ns;
+    while (!atomic_load_explicit(&s->job_count, memory_order_relaxed) && clock_now_ns() < until_ns)
+        cpu_relax();
+}
+
 /* Waits for a job, stamping progress while idle. NULL: stop. */
 static slot_job *next_job(slot *s) {
     slot_job *job = NULL;
+    wait_awake(s);
     pthread_mutex_lock(&s->lock);
     while (list_is_empty(&s->jobs) && !s->is_stopping) {
         struct timespec until;
+        if (s->is_roused) {
+            s->is_roused = false;
+            pthread_mutex_unlock(&s->lock);
+            wait_awake(s);
+            pthread_mutex_lock(&s->lock);
+            continue;
+        }
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += (long)(IDLE_STAMP_MS * NS_PER_MS);
         if (until.tv_nsec >= (long)NS_PER_S) until.tv_nsec -= (long)NS_PER_S, until.tv_sec++;
@@ -48,6 +65,7 @@ static slot_job *next_job(slot *s) {
     if (!list_is_empty(&s->jobs)) {
         job = LIST_ENTRY(s->jobs.next, slot_job, link);
         list_remove(&job->link);
+        atomic_fetch_sub_explicit(&s->job_count, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&s->lock);
     return job;
@@ -97,7 +115,7 @@ ckks_status slots_start(slot_group *s, loop *l, device *dev, uint32_t count, uin
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "slots", "out of memory");
     for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
         slot *one = &s->slots[i];
-        one->index = i, one->loop = l, one->stall_ns = stall_ns;
+        one->index = i, one->loop = l, one->stall_ns = stall_ns, one->spin_ns = s->spin_ns;
         one->progress = &daemon_metrics.slots[i];
         s->count = i + 1;
         rc = slot_start(one, dev, arena_bytes, err);
@@ -117,6 +135,15 @@ void slot_submit(slot *s, slot_job *job) {
     if (s->state == SLOT_IDLE) slot_set_state(s, SLOT_BUSY);
     pthread_mutex_lock(&s->lock);
     list_append(&s->jobs, &job->link);
+    atomic_fetch_add_explicit(&s->job_count, 1, memory_order_relaxed);
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void slot_rouse(slot *s) {
+    if (!s->spin_ns) return;
+    pthread_mutex_lock(&s->lock);
+    s->is_roused = true;
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
 }

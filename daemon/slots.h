@@ -36,11 +36,13 @@ typedef struct slot {
     bool has_program[SLOT_MODELS_MAX];        /* loop thread: captured, tested, usable */
     metrics_slot *progress;
     loop *loop;
-    uint64_t stall_ns;
+    uint64_t stall_ns, spin_ns;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards the rest */
+    _Atomic uint32_t job_count; /* in `jobs`: what the thread looks at while it stays awake */
+    pthread_mutex_t lock;       /* guards the rest */
     pthread_cond_t wake;
     list_node jobs;
+    bool is_roused;
     bool is_stopping;
     bool is_running;
 } slot;
@@ -48,6 +50,8 @@ typedef struct slot {
 typedef struct slot_group {
     slot *slots;
     uint32_t count;
+    uint64_t
+        spin_ns; /* set before slots_start: how long a slot waits awake for its next job; 0: not at all */
 } slot_group;
 
 /* slots_start creates arenas of `arena_bytes` and threads. On failure nothing is left. */
@@ -60,6 +64,9 @@ bool slots_stop(slot_group *s, uint64_t limit_ns);
 /* slot_submit hands a job over; it runs after those handed over before. Loop thread. */
 void slot_submit(slot *s, slot_job *job);
 void slot_job_finished(slot_job *job);
+/* slot_rouse: a job is likely to come within `spin_ns`; the thread wakes up and waits for it awake. Nothing
+ * if spin_ns is 0. Loop thread. */
+void slot_rouse(slot *s);
 /* slot_is_free: in service, with nothing to do. Loop thread. */
 bool slot_is_free(const slot *s);
 /* slot_set_state also publishes it. Loop thread. */

@@ -105,7 +105,9 @@ static void received(transport_context *context) {
     context->pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(message));
     context->state = CONTEXT_HANDLING;
     transport_pipe_touch(t, context->pipe);
-    t->callbacks.message(t->callbacks.data, context, message);
+    const transport_body body = {
+        .data = nng_msg_body(message), .bytes = nng_msg_len(message), .message = message};
+    t->callbacks.message(t->callbacks.data, context, &body);
 }
 
 static void on_completed(loop_event *event) {
@@ -146,6 +148,19 @@ void transport_reply(transport_context *context, nng_msg *message, bool close_pi
     nng_ctx_send(context->nng, context->aio);
 }
 
+void transport_body_free(transport *t, transport_body *body) {
+    (void)t;
+    if (body->block) body->block->is_used = false;
+    if (body->message) nng_msg_free(body->message);
+    *body = (transport_body){0};
+}
+
+void transport_lend_blocks(transport *t, uint8_t *memory, uint64_t block_bytes, uint32_t count) {
+    CKKS_ASSERT(count <= TRANSPORT_BLOCKS_MAX && t->block_count == 0);
+    for (uint32_t i = 0; i < count; i++) t->blocks[i] = (transport_block){.memory = memory + i * block_bytes};
+    t->block_count = count, t->block_bytes = block_bytes;
+}
+
 void transport_release(transport_context *context) {
     CKKS_ASSERT(context->state == CONTEXT_HANDLING);
     if (context->is_local)
@@ -164,9 +179,9 @@ bool transport_token_failed(transport_context *context) {
     return is_last;
 }
 
-bool transport_admin_peer(const transport_context *context, const nng_msg *message, uint64_t *uid) {
+bool transport_admin_peer(const transport_context *context, const transport_body *body, uint64_t *uid) {
     if (context->is_local) return local_user(context, uid);
-    return nng_pipe_get_uint64(nng_msg_get_pipe(message), NNG_OPT_IPC_PEER_UID, uid) == 0;
+    return nng_pipe_get_uint64(nng_msg_get_pipe(body->message), NNG_OPT_IPC_PEER_UID, uid) == 0;
 }
 
 /* A pipe went: whoever handles a request of it must know. */

@@ -23,6 +23,7 @@
 #define TRANSPORT_PIPES_MAX      65536u
 #define TRANSPORT_FAILED_TOKENS  3u
 #define TRANSPORT_CLOSE_DELAY_MS 250u
+#define TRANSPORT_BLOCKS_MAX     64u
 
 typedef enum transport_kind {
     TRANSPORT_CONTROL,
@@ -39,6 +40,20 @@ typedef enum transport_context_state {
 } transport_context_state;
 
 struct transport;
+
+/* A part of lent memory, for one message. */
+typedef struct transport_block {
+    uint8_t *memory;
+    bool is_used;
+} transport_block;
+
+/* The bytes of a message that came. Zero-initialise. */
+typedef struct transport_body {
+    uint8_t *data;
+    size_t bytes;
+    nng_msg *message;       /* has them, or */
+    transport_block *block; /* has */
+} transport_body;
 
 /* One context. `link` and `owner` are the owner's while it handles. */
 typedef struct transport_context {
@@ -86,10 +101,12 @@ typedef struct transport_endpoint {
 
 /* What the owner does about messages. Loop thread. */
 typedef struct transport_callbacks {
-    /* A message arrived on `context`, which is now HANDLING; the callee owns `message`. */
-    void (*message)(void *context_data, transport_context *context, nng_msg *message);
+    /* A message arrived on `context`, which is now HANDLING; the callee owns what `body` holds. */
+    void (*message)(void *context_data, transport_context *context, const transport_body *body);
     /* The pipe of a HANDLING context is gone: detach, then transport_release. */
     void (*lost)(void *context_data, transport_context *context);
+    /* A message of `bytes` has begun to arrive on a local address; may be NULL. */
+    void (*coming)(void *context_data, transport_kind kind, uint64_t bytes);
     void *data;
 } transport_callbacks;
 
@@ -104,6 +121,9 @@ typedef struct transport {
     loop_event pipes_changed;
     list_node local_peers, local_listeners;
     uint32_t local_serial;
+    transport_block blocks[TRANSPORT_BLOCKS_MAX];
+    uint32_t block_count;
+    uint64_t block_bytes;
     pthread_mutex_t lock; /* guards the rest: nng's threads add and remove pipes */
     transport_pipe *pipes;
     uint32_t pipe_capacity;
@@ -122,11 +142,18 @@ ckks_status transport_open(transport *t, loop *l, const config *c, uint32_t bulk
 void transport_reply(transport_context *context, nng_msg *message, bool close_pipe);
 /* transport_release gives a context back without a reply. */
 void transport_release(transport_context *context);
+/* transport_body_free ends a body that a callback got; accepts zeroed. Loop thread. */
+void transport_body_free(transport *t, transport_body *body);
+/* transport_lend_blocks: local messages that fit are received into `count` blocks of `block_bytes` each at
+ * `memory` (aligned to 16 at least; the caller's, until transport_close) while there is a free one, so that
+ * who reads them finds them where the device copies from; the rest gets memory of its own. Loop thread, once.
+ */
+void transport_lend_blocks(transport *t, uint8_t *memory, uint64_t block_bytes, uint32_t count);
 
 /* transport_token_failed counts a failed token of the context's pipe; true when the pipe must be closed. */
 bool transport_token_failed(transport_context *context);
 /* transport_admin_peer: the peer's user number on the admin socket; false if it cannot be told. */
-bool transport_admin_peer(const transport_context *context, const nng_msg *message, uint64_t *uid);
+bool transport_admin_peer(const transport_context *context, const transport_body *body, uint64_t *uid);
 
 /* From now on new pipes are turned away; those that are there stay. */
 void transport_refuse_pipes(transport *t);

@@ -23,7 +23,8 @@ enum {
     OPTION_SLOTS,
     OPTION_TENANTS,
     OPTION_INPUTS,
-    OPTION_BREAKDOWN
+    OPTION_BREAKDOWN,
+    OPTION_SPIN
 };
 static const struct argp_option options[] = {
     {"device", OPTION_DEVICE, "KIND", 0, "auto (default), cpu or cuda", 0},
@@ -44,6 +45,8 @@ static const struct argp_option options[] = {
      0},
     {"tenants", OPTION_TENANTS, "N", 0, "serve: key sets that requests take turns with (default 1)", 0},
     {"inputs", OPTION_INPUTS, "N", 0, "serve, load: different requests of each key set (default 4)", 0},
+    {"spin", OPTION_SPIN, "US", 0,
+     "load: wait for replies awake for this long before sleeping (local addresses; default 0)", 0},
     {"breakdown", OPTION_BREAKDOWN, 0, 0, "load: where a request's time goes, by stage", 0},
     {0}};
 
@@ -112,6 +115,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case OPTION_INPUTS:
         a->bench.inputs = parse_count(argument, 1000, "inputs", state);
+        return 0;
+    case OPTION_SPIN:
+        a->common.spin_us = parse_count(argument, 1000000, "spin", state);
         return 0;
     case OPTION_BREAKDOWN:
         a->bench.with_breakdown = true;

@@ -151,7 +151,8 @@ ckks_status ctl_connect(rpc_connection **out, const ctl_options *options, ckks_e
     const rpc_config config = {.address = p->server,
                                .token = token[0] ? token : NULL,
                                .ca_file = p->ca_file[0] ? p->ca_file : NULL,
-                               .timeout_ms = options->timeout_ms};
+                               .timeout_ms = options->timeout_ms,
+                               .spin_us = options->spin_us};
     rc = rpc_connect(out, &config, err);
     sodium_memzero(token, sizeof token);
     return rc;

@@ -45,6 +45,7 @@ typedef struct ctl_options {
     const char *passphrase_file;
     bool json, quiet, allow_insecure;
     uint32_t timeout_ms;
+    uint32_t spin_us;    /* bench load alone */
     ctl_profile profile; /* filled by ctl_resolve */
 } ctl_options;
 

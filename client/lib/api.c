@@ -467,7 +467,7 @@ ckksc_status ckksc_connect(ckksc_connection **out, const ckksc_connect_options *
         rc = missing(&inner, "out or options");
     } else {
         const rpc_config config = {o.address,    o.token,           o.ca_file, o.connect_ms,
-                                   o.timeout_ms, o.reply_bytes_max, 0};
+                                   o.timeout_ms, o.reply_bytes_max, 0,         o.spin_us};
         rc = rpc_connect(&c, &config, &inner);
     }
     if (out) *out = (ckksc_connection *)c;

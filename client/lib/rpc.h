@@ -42,6 +42,8 @@ typedef struct rpc_config {
     uint32_t timeout_ms;      /* of a call, retries included; 0 = RPC_TIMEOUT_MS */
     uint64_t reply_bytes_max; /* of a bulk reply; 0 = RPC_BULK_BYTES_MAX */
     uint32_t attempt_ms;      /* silence before a request is sent again, doubling; 0 = 10,000 */
+    uint32_t spin_us;         /* of a call to a local address: how long it waits for the reply awake before it
+                                 sleeps, which takes a core and spares a wake-up, 10 to 50 us */
 } rpc_config;
 
 typedef struct rpc_connection rpc_connection;

@@ -305,7 +305,7 @@ static int exchange_local(nng_msg **reply, rpc_trip *trip, carrier *k, call *c, 
         }
         const bool may_be_stale = rpc_pipe_is_seasoned(k->pipe);
         nrc = rpc_pipe_exchange(reply, trip, k->pipe, frame.parts, frame.count, c->socket->receive_max,
-                                wait_ms);
+                                c->socket->spin_ns, wait_ms);
         frame_parts_fini(&frame);
         if (nrc == 0) return 0;
         if (nrc == NNG_ETIMEDOUT) {

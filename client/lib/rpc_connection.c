@@ -191,6 +191,7 @@ ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char
     out->is_open = false;
     snprintf(out->address, sizeof out->address, "%s", address);
     out->receive_max = receive_max;
+    out->spin_ns = (uint64_t)c->spin_us * 1000;
     if ((out->is_local = rpc_local_is(address))) return open_local(out, c, address, err);
     if ((nrc = nng_req0_open(&out->socket)) != 0) return dial_error(address, nrc, false, err);
     /* before the first connection: a later limit would not hold for it */
@@ -276,6 +277,7 @@ ckks_status rpc_connect(rpc_connection **out, const rpc_config *config, ckks_err
     c->connect_ms = config->connect_ms ? config->connect_ms : RPC_CONNECT_MS;
     c->timeout_ms = config->timeout_ms ? config->timeout_ms : RPC_TIMEOUT_MS;
     c->attempt_ms = config->attempt_ms ? config->attempt_ms : RPC_ATTEMPT_MS;
+    c->spin_us = config->spin_us;
     c->reply_bytes_max = config->reply_bytes_max ? config->reply_bytes_max : RPC_BULK_BYTES_MAX;
     if ((rc = copy_text(&c->token, config->token, err)) != CKKS_OK) goto out;
     if ((rc = copy_text(&c->ca_file, config->ca_file, err)) != CKKS_OK) goto out;

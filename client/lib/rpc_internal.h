@@ -19,6 +19,7 @@ typedef struct rpc_socket {
     uint64_t receive_max;
     char address[RPC_ADDRESS_MAX];
     atomic_uint pipe_id;       /* nng's, of the connection that stands; 0 = none yet */
+    uint64_t spin_ns;          /* of a local one */
     pthread_mutex_t idle_lock; /* of a local one: guards the next two */
     rpc_pipe *idle;
     uint32_t idle_count;
@@ -31,7 +32,7 @@ struct rpc_connection {
     rpc_socket bulk; /* opened when first needed, under `lock` */
     char bulk_address[RPC_ADDRESS_MAX];
     char *token, *ca_file; /* owned; never NULL */
-    uint32_t connect_ms, timeout_ms, attempt_ms;
+    uint32_t connect_ms, timeout_ms, attempt_ms, spin_us;
     uint64_t reply_bytes_max;
     Ckksd__V1__ServerMetadataReply *server; /* owned */
     pthread_mutex_t lock;
@@ -50,10 +51,10 @@ void rpc_pipe_close(rpc_pipe *p);               /* accepts NULL */
 void rpc_pipe_close_idle(rpc_socket *s);
 bool rpc_pipe_is_seasoned(const rpc_pipe *p);
 /* rpc_pipe_exchange sends parts[1..count) (parts[0] is for the pipe's own use; all are consumed) and waits
- * for the reply, which the caller owns. NNG_ETIMEDOUT: silence, the pipe may be used again; NNG_EMSGSIZE: a
- * reply over bytes_max. */
+ * for the reply, which the caller owns: `spin_ns` of it awake. NNG_ETIMEDOUT: silence, the pipe may be used
+ * again; NNG_EMSGSIZE: a reply over bytes_max. */
 int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec *parts, size_t count,
-                      uint64_t bytes_max, uint32_t wait_ms);
+                      uint64_t bytes_max, uint64_t spin_ns, uint32_t wait_ms);
 ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char *address,
                             uint64_t receive_max, ckks_error *err);
 /* rpc_socket_leave: one call less in flight. A server that drains ends when its clients have hung up, so the

@@ -24,6 +24,8 @@
 #define IDLE_MAX       64u
 #define SEND_BYTES     (4 << 20) /* in the kernel on their way, if the system allows it: fewer wake-ups */
 #define BUSY_MS        10        /* between tries when the server's backlog is full */
+#define PAUSE_NS       50000u    /* in the middle of a message the other side is at it: waited for awake */
+#define CORES_MIN      4         /* on fewer it may want ours for that */
 
 static const uint8_t greeting[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
 static const uint8_t greeting_of_rep[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
@@ -74,17 +76,49 @@ static int wait_for(const rpc_pipe *p, short events, uint64_t until_ns) {
     }
 }
 
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* How long a pause in a message is waited for awake. */
+static uint64_t pause_ns(void) {
+    static atomic_int cores;
+    int n = atomic_load_explicit(&cores, memory_order_relaxed);
+    if (!n) {
+        n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        atomic_store_explicit(&cores, n, memory_order_relaxed);
+    }
+    return n >= CORES_MIN ? PAUSE_NS : 0;
+}
+
+/* In the middle of a message: true to try again at once. *since_ns: 0 at first and after each success. */
+static bool stay_awake(uint64_t *since_ns) {
+    const uint64_t limit_ns = pause_ns();
+    if (!limit_ns) return false;
+    const uint64_t now = rpc_now_ns();
+    if (!*since_ns) *since_ns = now;
+    relax();
+    return now - *since_ns < limit_ns;
+}
+
 static int read_all(rpc_pipe *p, void *to, size_t bytes, uint64_t until_ns) {
     uint8_t *at = to;
+    uint64_t since_ns = 0;
     while (bytes) {
         const ssize_t n = recv(p->fd, at, bytes, MSG_DONTWAIT);
         if (n == 0) return NNG_ECONNRESET;
         if (n > 0) {
             at += n, bytes -= (size_t)n;
+            since_ns = 0;
             continue;
         }
         if (errno == EINTR) continue;
         if (errno != EAGAIN) return fault_of(errno);
+        if (stay_awake(&since_ns)) continue;
         const int rc = wait_for(p, POLLIN, until_ns);
         if (rc != 0) return rc;
     }
@@ -93,17 +127,20 @@ static int read_all(rpc_pipe *p, void *to, size_t bytes, uint64_t until_ns) {
 
 /* Consumes `parts`. */
 static int write_all(rpc_pipe *p, struct iovec *parts, size_t count, uint64_t until_ns) {
+    uint64_t since_ns = 0;
     while (count) {
         const struct msghdr message = {.msg_iov = parts,
                                        .msg_iovlen = count < PARTS_AT_ONCE ? count : PARTS_AT_ONCE};
         const ssize_t n = sendmsg(p->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno != EAGAIN) return fault_of(errno);
+        if (n < 0 && stay_awake(&since_ns)) continue;
         if (n < 0) {
             const int rc = wait_for(p, POLLOUT, until_ns);
             if (rc != 0) return rc;
             continue;
         }
+        since_ns = 0;
         size_t done = (size_t)n;
         while (count && done >= parts->iov_len) done -= parts->iov_len, parts++, count--;
         if (count) parts->iov_base = (uint8_t *)parts->iov_base + done, parts->iov_len -= done;
@@ -210,11 +247,22 @@ static void put_u32(uint8_t *to, uint32_t v) {
     for (int i = 0; i < 4; i++) to[i] = (uint8_t)(v >> (24 - 8 * i));
 }
 
+/* Awake for a time, if there is one. */
+static int wait_for_reply(const rpc_pipe *p, uint64_t spin_ns, uint64_t until_ns) {
+    const uint64_t begin_ns = spin_ns ? rpc_now_ns() : 0;
+    uint8_t first;
+    while (spin_ns && rpc_now_ns() - begin_ns < spin_ns) {
+        if (recv(p->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN) return 0;
+        relax();
+    }
+    return wait_for(p, POLLIN, until_ns);
+}
+
 /* One message, whatever it answers. NNG_ETIMEDOUT before its first byte leaves the pipe as it was. */
 static int read_message(nng_msg **out, rpc_trip *trip, uint32_t *id, rpc_pipe *p, uint64_t bytes_max,
-                        uint64_t until_ns) {
+                        uint64_t spin_ns, uint64_t until_ns) {
     uint8_t prefix[PREFIX_BYTES];
-    int rc = wait_for(p, POLLIN, until_ns);
+    int rc = wait_for_reply(p, spin_ns, until_ns);
     *out = NULL;
     if (rc != 0) return rc;
     trip->came_ns = rpc_now_ns();
@@ -238,7 +286,7 @@ static int read_message(nng_msg **out, rpc_trip *trip, uint32_t *id, rpc_pipe *p
 }
 
 int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec *parts, size_t count,
-                      uint64_t bytes_max, uint32_t wait_ms) {
+                      uint64_t bytes_max, uint64_t spin_ns, uint32_t wait_ms) {
     *trip = (rpc_trip){.begin_ns = rpc_now_ns()};
     const uint64_t until_ns = trip->begin_ns + (uint64_t)wait_ms * 1000000u;
     uint8_t prefix[PREFIX_BYTES] = {TYPE_MESSAGE};
@@ -254,7 +302,7 @@ int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec
     if ((rc = write_all(p, parts, count, until_ns)) != 0) return rc;
     p->is_broken = false;
     trip->sent_ns = rpc_now_ns();
-    while ((rc = read_message(reply, trip, &id, p, bytes_max, until_ns)) == 0) {
+    while ((rc = read_message(reply, trip, &id, p, bytes_max, spin_ns, until_ns)) == 0) {
         p->is_seasoned = true;
         if (id == p->id) return 0;
         nng_msg_free(*reply); /* to an earlier try */

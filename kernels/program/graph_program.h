@@ -186,7 +186,8 @@ typedef enum graph_source {
     GRAPH_SOURCE_PACKED_HOST = 1,
     GRAPH_SOURCE_WORDS_HOST,
     GRAPH_SOURCE_WORDS_PINNED,
-    GRAPH_SOURCE_WORDS_DEVICE
+    GRAPH_SOURCE_WORDS_DEVICE,
+    GRAPH_SOURCE_PACKED_PINNED, /* packed, in memory of device_allocate_host */
 } graph_source;
 typedef struct graph_input {
     graph_source source;

@@ -14,6 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
+static bool is_packed(const graph_input *input) {
+    return input->source == GRAPH_SOURCE_PACKED_HOST || input->source == GRAPH_SOURCE_PACKED_PINNED;
+}
+
 /* ---- checks of the host ---- */
 
 /* Pageable words are checked here, since no kernel will. Pinned and device words are the process's own. */
@@ -54,22 +58,21 @@ static ckks_status check_input(const graph_program *program, uint32_t index, con
     const value_signature *s = &program->config.inputs[index];
     const ckks_status rc = value_signature_compare(s, &input->signature, err);
     if (rc != CKKS_OK) return rc;
-    const bool is_packed = input->source == GRAPH_SOURCE_PACKED_HOST;
-    if (!is_packed && input->source != GRAPH_SOURCE_WORDS_HOST &&
+    if (!is_packed(input) && input->source != GRAPH_SOURCE_WORDS_HOST &&
         input->source != GRAPH_SOURCE_WORDS_PINNED && input->source != GRAPH_SOURCE_WORDS_DEVICE)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "unknown source %u",
                               (unsigned)input->source);
     if (input->data == NULL) return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "no data");
-    if (input->is_seeded && (!is_packed || s->component_count != 2 || input->seed == NULL))
+    if (input->is_seeded && (!is_packed(input) || s->component_count != 2 || input->seed == NULL))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field,
                               "a seed stands for the second of two packed components");
     const uint64_t bytes =
-        is_packed ? graph_packed_bytes(context_params(program->config.context), s, input->is_seeded)
-                  : s->bytes;
+        is_packed(input) ? graph_packed_bytes(context_params(program->config.context), s, input->is_seeded)
+                         : s->bytes;
     if (input->bytes != bytes)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "%llu bytes instead of %llu",
                               (unsigned long long)input->bytes, (unsigned long long)bytes);
-    if (!is_packed && (uintptr_t)input->data % sizeof(uint64_t) != 0)
+    if (!is_packed(input) && (uintptr_t)input->data % sizeof(uint64_t) != 0)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "the words are not aligned");
     if (input->source == GRAPH_SOURCE_WORDS_HOST) return check_residues(program, index, input, field, err);
     if (input->source == GRAPH_SOURCE_WORDS_DEVICE) return check_device_words(program, input, field, err);
@@ -134,8 +137,9 @@ static ckks_status transfer(graph_program *program, const graph_input *inputs, c
     ckks_status rc;
     if ((rc = device_copy_in(stream, m->landing, m->staging, l->header_bytes, err)) != CKKS_OK) return rc;
     for (uint32_t i = 0; i < program->config.input_count; i++)
-        if (inputs[i].source == GRAPH_SOURCE_PACKED_HOST &&
-            (rc = device_copy_in(stream, m->landing + l->landing_at[i], m->staging + l->staging_at[i],
+        if (is_packed(&inputs[i]) &&
+            (rc = device_copy_in(stream, m->landing + l->landing_at[i],
+                                 is_staged(&inputs[i]) ? m->staging + l->staging_at[i] : inputs[i].data,
                                  inputs[i].bytes, err)) != CKKS_OK)
             return rc;
     return CKKS_OK;
@@ -189,6 +193,7 @@ static ckks_status ingest(graph_program *program, uint32_t index, const graph_in
         return rc;
     switch (input->source) {
     case GRAPH_SOURCE_PACKED_HOST:
+    case GRAPH_SOURCE_PACKED_PINNED:
         return unpack(program, index, input, err);
     case GRAPH_SOURCE_WORDS_HOST:
         return device_copy_in(stream, m->inputs[index].words, m->staging + program->layout.staging_at[index],

@@ -11,7 +11,8 @@
 static void copy_beside_a_running_replay_does_not_disturb_it(void **state) {
     (void)state;
     static const graph_source sources[] = {GRAPH_SOURCE_PACKED_HOST, GRAPH_SOURCE_WORDS_HOST,
-                                           GRAPH_SOURCE_WORDS_PINNED, GRAPH_SOURCE_WORDS_DEVICE};
+                                           GRAPH_SOURCE_WORDS_PINNED, GRAPH_SOURCE_WORDS_DEVICE,
+                                           GRAPH_SOURCE_PACKED_PINNED};
     program_fixture f;
     program_fixture_open(&f);
     sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL);
@@ -50,10 +51,9 @@ static void every_source_gives_the_same_words(void **state) {
     static const struct {
         graph_source source;
         bool is_seeded;
-    } cases[] = {{GRAPH_SOURCE_PACKED_HOST, false},
-                 {GRAPH_SOURCE_WORDS_HOST, false},
-                 {GRAPH_SOURCE_WORDS_PINNED, false},
-                 {GRAPH_SOURCE_WORDS_DEVICE, false}};
+    } cases[] = {{GRAPH_SOURCE_PACKED_HOST, false},   {GRAPH_SOURCE_WORDS_HOST, false},
+                 {GRAPH_SOURCE_WORDS_PINNED, false},  {GRAPH_SOURCE_WORDS_DEVICE, false},
+                 {GRAPH_SOURCE_PACKED_PINNED, false}, {GRAPH_SOURCE_PACKED_PINNED, true}};
     program_fixture f;
     program_fixture_open(&f);
     sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL);

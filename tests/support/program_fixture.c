@@ -172,6 +172,7 @@ void sample_destroy(sample *s) {
     if (s == NULL) return;
     device_free(s->f->dev, s->on_device);
     device_free_host(s->f->dev, s->pinned);
+    device_free_host(s->f->dev, s->pinned_packed);
     free(s->words);
     free(s->packed);
     free(s);
@@ -194,8 +195,13 @@ graph_input sample_input(sample *s, graph_source source, bool is_seeded) {
     graph_input input = {
         .source = source, .signature = s->signature, .data = s->words, .bytes = s->signature.bytes};
     memcpy(input.lineage, s->lineage, LINEAGE_BYTES);
-    if (source == GRAPH_SOURCE_PACKED_HOST) {
-        input.data = s->packed;
+    if (source == GRAPH_SOURCE_PACKED_PINNED && s->pinned_packed == NULL) {
+        must(device_allocate_host(s->f->dev, &s->pinned_packed, s->packed_bytes, &err), "pinned sample",
+             &err);
+        memcpy(s->pinned_packed, s->packed, s->packed_bytes);
+    }
+    if (source == GRAPH_SOURCE_PACKED_HOST || source == GRAPH_SOURCE_PACKED_PINNED) {
+        input.data = source == GRAPH_SOURCE_PACKED_HOST ? s->packed : s->pinned_packed;
         input.bytes = is_seeded ? s->seeded_bytes : s->packed_bytes;
         input.is_seeded = is_seeded;
         input.seed = s->seed;

@@ -75,6 +75,7 @@ typedef struct sample {
     uint64_t packed_bytes, seeded_bytes;
     uint64_t *on_device; /* made on demand */
     uint64_t *pinned;    /* made on demand */
+    void *pinned_packed; /* likewise */
     program_fixture *f;
     value_signature signature;
 } sample;

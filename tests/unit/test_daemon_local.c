@@ -25,6 +25,8 @@
 #define CONTEXTS    4u
 #define MESSAGE_MAX (8u << 20)
 #define WAIT_MS     5000
+#define BLOCKS      2u
+#define BLOCK_BYTES (64u << 10)
 
 /* ---- a server that gives every message back, at once or when told ---- */
 
@@ -41,16 +43,29 @@ static struct {
     loop_event tell;
     pthread_t thread;
     _Atomic int command; /* loop thread: what to do */
-    _Atomic uint32_t seen, lost;
+    _Atomic uint32_t seen, lost, in_blocks;
+    uint64_t spin_ns; /* of the loop */
+    _Alignas(64) uint8_t blocks[BLOCKS][BLOCK_BYTES];
+    local_ticket ticket;
+    nng_msg *reply; /* written by another thread, of which: */
+    size_t sent;
     _Atomic bool is_holding;
     held held[CONTEXTS];
     uint32_t held_count;
 } s;
 
-enum { LET_GO = 1, STOP, REFUSE };
+enum { LET_GO = 1, STOP, REFUSE, TAKE_TICKET, REPLIED };
 
-static void on_message(void *data, transport_context *context, nng_msg *message) {
+static void on_message(void *data, transport_context *context, const transport_body *body) {
     (void)data;
+    nng_msg *message = body->message;
+    if (body->block) { /* what replies are made of is nng's */
+        assert_int_equal(nng_msg_alloc(&message, body->bytes), 0);
+        memcpy(nng_msg_body(message), body->data, body->bytes);
+        transport_body done = *body;
+        transport_body_free(&s.transport, &done);
+        atomic_fetch_add(&s.in_blocks, 1);
+    }
     atomic_fetch_add(&s.seen, 1);
     if (!atomic_load(&s.is_holding)) {
         transport_reply(context, message, false);
@@ -85,6 +100,18 @@ static void on_tell(loop_event *event) {
     case REFUSE:
         transport_refuse_pipes(&s.transport);
         break;
+    case TAKE_TICKET: /* for the first request held */
+        local_ticket_take(&s.ticket, s.held[0].context);
+        break;
+    case REPLIED: {
+        const held one = s.held[0];
+        s.held[0] = s.held[--s.held_count];
+        assert_true(local_ticket_is_of(&s.ticket, one.context));
+        nng_msg_free(one.message);
+        local_replied(one.context, s.reply, s.sent, local_reply_bytes(&s.ticket, s.reply));
+        local_ticket_give(&s.ticket);
+        break;
+    }
     default:
         loop_stop(&s.loop);
     }
@@ -108,8 +135,10 @@ static ckks_status open_server(ckks_error *err) {
     assert_int_equal(loop_init(&s.loop, NULL), CKKS_OK);
     s.tell = (loop_event){.run = on_tell};
     s.held_count = 0;
+    s.loop.spin_ns = s.spin_ns;
     atomic_store(&s.seen, 0), atomic_store(&s.lost, 0), atomic_store(&s.is_holding, false);
     const ckks_status rc = transport_open(&s.transport, &s.loop, &s.config, CONTEXTS, &callbacks, err);
+    if (rc == CKKS_OK) transport_lend_blocks(&s.transport, &s.blocks[0][0], BLOCK_BYTES, BLOCKS);
     if (rc != CKKS_OK)
         loop_fini(&s.loop);
     else
@@ -127,9 +156,12 @@ static void close_server(void) {
     loop_fini(&s.loop);
 }
 
+static uint64_t spin_ns; /* of the loops of this round */
+
 static int set_up(void **state) {
     (void)state;
     memset(&s, 0, sizeof s);
+    s.spin_ns = spin_ns;
     snprintf(s.folder, sizeof s.folder, "/tmp/test-local.XXXXXX");
     if (!mkdtemp(s.folder)) return -1;
     snprintf(s.path, sizeof s.path, "%s/bulk", s.folder);
@@ -401,6 +433,135 @@ static void a_peer_that_does_not_read_keeps_nobody_else_from_it(void **state) {
     free(out), free(in), free(body);
 }
 
+static void wait_seen(uint32_t count) {
+    for (int i = 0; i < WAIT_MS && atomic_load(&s.seen) < count; i++) usleep(1000);
+    assert_int_equal(atomic_load(&s.seen), count);
+}
+
+static void messages_that_fit_come_in_blocks_and_others_need_none(void **state) {
+    (void)state;
+    static const size_t sizes[] = {100, 5000, BLOCK_BYTES - sizeof trail, BLOCK_BYTES - sizeof trail + 1,
+                                   300000};
+    static const uint32_t in_blocks[] = {0, 1, 2, 2, 2};
+    uint8_t *out = malloc(400000), *in = malloc(400000), *body = malloc(300000);
+    assert_true(out && in && body);
+    for (size_t i = 0; i < 300000; i++) body[i] = (uint8_t)(i * 7 + i / 251);
+    const int fd = greet();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const size_t size = frame(out, trail, sizeof trail, body, sizes[i]);
+        put(fd, out, size);
+        assert_true(get(fd, in, size));
+        assert_memory_equal(in, out, size);
+        assert_int_equal(atomic_load(&s.in_blocks), in_blocks[i]);
+    }
+    /* whoever holds the blocks with messages that never end holds up nobody, and leaves them when he goes */
+    int half[BLOCKS];
+    const size_t size = frame(out, trail, sizeof trail, body, 20000);
+    for (uint32_t i = 0; i < BLOCKS; i++) half[i] = greet(), put(half[i], out, 10000);
+    usleep(20000);
+    put(fd, out, size);
+    assert_true(get(fd, in, size));
+    assert_memory_equal(in, out, size);
+    assert_int_equal(atomic_load(&s.in_blocks), 2);
+    for (uint32_t i = 0; i < BLOCKS; i++) close(half[i]);
+    for (int i = 0; i < WAIT_MS && transport_pipe_count(&s.transport) > 1; i++) usleep(1000);
+    put(fd, out, size);
+    assert_true(get(fd, in, size));
+    assert_int_equal(atomic_load(&s.in_blocks), 3);
+    close(fd);
+    free(out), free(in), free(body);
+}
+
+/* A reply of `bytes` to the request held first, from this thread. Returns what all is. */
+static size_t reply_from_here(const uint8_t *body, size_t bytes) {
+    assert_int_equal(nng_msg_alloc(&s.reply, bytes), 0);
+    memcpy(nng_msg_body(s.reply), body, bytes);
+    s.sent = local_send(&s.ticket, s.reply);
+    return local_reply_bytes(&s.ticket, s.reply);
+}
+
+static void a_reply_written_by_another_thread_is_whole_and_its_context_serves_on(void **state) {
+    (void)state;
+    uint8_t out[256], in[256];
+    const size_t size = frame(out, trail, sizeof trail, "a message", 9);
+    const int fd = greet();
+    for (uint32_t i = 1; i <= 2 * CONTEXTS; i++) {
+        atomic_store(&s.is_holding, true);
+        put(fd, out, size);
+        wait_seen(i);
+        tell(TAKE_TICKET);
+        assert_int_equal(reply_from_here((const uint8_t *)"a message", 9), size);
+        assert_int_equal(s.sent, size);
+        assert_true(get(fd, in, size));
+        assert_memory_equal(in, out, size);
+        tell(REPLIED);
+    }
+    atomic_store(&s.is_holding, false);
+    exchange_one(fd, 256);
+    close(fd);
+}
+
+static void what_the_socket_does_not_take_goes_by_the_loop_and_others_wait_for_it(void **state) {
+    (void)state;
+    static const uint8_t second_id[4] = {0x80, 9, 9, 9};
+    const size_t bytes = 6u << 20;
+    uint8_t *body = malloc(bytes), *in = malloc(bytes + 64), *expected = malloc(bytes + 64), out[256];
+    assert_true(body && in && expected);
+    for (size_t i = 0; i < bytes; i++) body[i] = (uint8_t)(i * 13 + i / 509);
+    const int fd = greet();
+    atomic_store(&s.is_holding, true);
+    put(fd, out, frame(out, trail, sizeof trail, "first", 5));
+    wait_seen(1);
+    put(fd, out, frame(out, second_id, sizeof second_id, "second", 6));
+    wait_seen(2);
+    tell(TAKE_TICKET);
+    const size_t all = reply_from_here(body, bytes);
+    assert_in_range(s.sent, 1, all - 1);
+    const held first = s.held[0]; /* the loop rests: `tell` waits for it */
+    s.held[0] = s.held[1], s.held_count = 1;
+    tell(LET_GO); /* the second's reply, which must wait */
+    s.held[0] = first, s.held_count = 1;
+    /* what was written is a part of one message: nothing else may have come in between */
+    tell(REPLIED);
+    assert_true(get(fd, in, all));
+    assert_int_equal(frame(expected, trail, sizeof trail, body, bytes), all);
+    assert_memory_equal(in, expected, all);
+    const size_t size = frame(expected, second_id, sizeof second_id, "second", 6);
+    assert_true(get(fd, in, size));
+    assert_memory_equal(in, expected, size);
+    exchange_one(fd, 256);
+    close(fd);
+    free(body), free(in), free(expected);
+}
+
+static void a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing(void **state) {
+    (void)state;
+    const size_t bytes = 6u << 20;
+    uint8_t *body = calloc(1, bytes), out[256];
+    assert_true(body);
+    for (uint32_t i = 0; i < 2; i++) { /* it goes before the loop hears of the part, or after */
+        const int fd = greet();
+        atomic_store(&s.is_holding, true);
+        put(fd, out, frame(out, trail, sizeof trail, "first", 5));
+        wait_seen(i * 2 + 1);
+        tell(TAKE_TICKET);
+        const size_t all = reply_from_here(body, bytes);
+        assert_in_range(s.sent, 1, all - 1);
+        if (i) tell(REPLIED);
+        close(fd);
+        for (int k = 0; k < WAIT_MS && transport_pipe_count(&s.transport); k++) usleep(1000);
+        assert_int_equal(atomic_load(&s.lost), 1);
+        if (!i) {
+            assert_int_equal(local_send(&s.ticket, s.reply), 0);
+            nng_msg_free(s.reply);
+            local_ticket_give(&s.ticket);
+        }
+        atomic_store(&s.is_holding, false);
+        the_server_still_serves();
+    }
+    free(body);
+}
+
 static void pipes_over_the_limit_and_pipes_while_draining_are_turned_away(void **state) {
     (void)state;
     int fd[6];
@@ -495,7 +656,7 @@ static int exchange_pipe(rpc_pipe *p, nng_msg **reply, const char *text, uint64_
     snprintf(copy, sizeof copy, "%s", text);
     struct iovec parts[3] = {{0}, {copy, 3}, {copy + 3, strlen(text) - 3}};
     rpc_trip trip;
-    return rpc_pipe_exchange(reply, &trip, p, parts, 3, bytes_max, wait_ms);
+    return rpc_pipe_exchange(reply, &trip, p, parts, 3, bytes_max, 0, wait_ms);
 }
 
 static void a_pipe_carries_one_call_after_another(void **state) {
@@ -556,6 +717,10 @@ int main(void) {
         TEST(waiting_with_a_message_of_no_use_holds_up_nobody),
         TEST(the_owner_learns_that_a_peer_is_gone_and_the_context_serves_on),
         TEST(a_peer_that_does_not_read_keeps_nobody_else_from_it),
+        TEST(messages_that_fit_come_in_blocks_and_others_need_none),
+        TEST(a_reply_written_by_another_thread_is_whole_and_its_context_serves_on),
+        TEST(what_the_socket_does_not_take_goes_by_the_loop_and_others_wait_for_it),
+        TEST(a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing),
         TEST(pipes_over_the_limit_and_pipes_while_draining_are_turned_away),
         TEST(stopping_with_requests_in_hand_and_replies_unread_leaves_nothing),
         TEST(a_dead_socket_is_replaced_and_nothing_else_is),
@@ -565,5 +730,7 @@ int main(void) {
         TEST(replies_over_the_limit_and_servers_that_went_are_told_apart),
     };
     (void)signal(SIGPIPE, SIG_IGN); /* as the daemon does */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name("a loop that sleeps at once", tests, NULL, NULL);
+    spin_ns = 2 * NS_PER_MS;
+    return failed + cmocka_run_group_tests_name("a loop that stays awake", tests, NULL, NULL);
 }

@@ -39,6 +39,42 @@ static void a_retry_joins_the_request_that_runs(void **state) {
     assert_int_equal(evaluations(), 1);
 }
 
+/* Its digest is not made yet when the second comes. */
+static void another_body_under_the_id_of_a_request_that_runs_is_refused(void **state) {
+    (void)state;
+    static const uint8_t id[16] = {11};
+    char reason[32];
+    start_with_keys("[slots]\nspin_us = 300\n", "CKKSD_TEST_SLOW_MS=250", NULL);
+    nng_socket running = begin(&alice, id, 0);
+    daemon_call same = tiny_client_call(&alice);
+    same.request_id = id;
+    usleep(50000);
+    nng_socket retry = daemon_dial(&d, DAEMON_BULK);
+    daemon_send(retry, daemon_frame(&same));
+    assert_int_equal(end(begin(&alice, id, 0), reason), RPC_ALREADY_EXISTS); /* encrypted afresh */
+    assert_string_equal(reason, "REQUEST_ID_REUSED");
+    assert_int_equal(end(running, NULL), 0);
+    assert_int_equal(end(retry, NULL), 0);
+    assert_int_equal(evaluations(), 1);
+}
+
+static void a_deadline_during_the_evaluation_is_answered_once_and_the_slot_serves_on(void **state) {
+    (void)state;
+    static const uint8_t id[16] = {12};
+    char reason[32];
+    start_with_keys("[slots]\nspin_us = 300\n", "CKKSD_TEST_SLOW_MS=200", NULL);
+    nng_socket late = begin(&alice, id, 60); /* evaluated all the same: a retry gets what came out */
+    daemon_call again = tiny_client_call(&alice);
+    again.request_id = id;
+    assert_int_equal(end(late, reason), RPC_DEADLINE_EXCEEDED);
+    assert_string_equal(reason, "DEADLINE");
+    usleep(300000);
+    nng_socket retry = daemon_dial(&d, DAEMON_BULK);
+    daemon_send(retry, daemon_frame(&again));
+    assert_int_equal(end(retry, NULL), 0); /* whether it ran or never had its turn */
+    assert_int_equal(end(begin(&alice, NULL, 0), NULL), 0);
+}
+
 static void a_retry_on_a_new_connection_finds_the_queued_request(void **state) {
     (void)state;
     static const uint8_t first[16] = {5}, second[16] = {6};
@@ -133,6 +169,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(a_retry_gets_the_same_reply_without_a_second_evaluation),
         T(a_retry_joins_the_request_that_runs),
+        T(another_body_under_the_id_of_a_request_that_runs_is_refused),
+        T(a_deadline_during_the_evaluation_is_answered_once_and_the_slot_serves_on),
         T(a_retry_on_a_new_connection_finds_the_queued_request),
         T(orphaned_work_leaves_the_queue),
         T(a_passed_deadline_is_answered_in_time),
