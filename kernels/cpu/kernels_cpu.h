@@ -116,11 +116,11 @@ void cpu_matrix_product_avx512(const void *arguments);
 
 /* ---- what kernels share ---- */
 
-/* Waking a team costs some microseconds: launches of fewer words stay on their thread. Light: additions and
- * products position by position; heavy: transforms and sums of many products. Limbs are handed out as threads
- * come for them, so that a thread that the system takes away holds up one limb, not half a launch. */
-#define TEAM_WORDS_LIGHT ((size_t)1 << 16)
-#define TEAM_WORDS_HEAVY ((size_t)1 << 14)
+/* Handing a launch to a team that is awake costs about a microsecond: launches of fewer words, which take a
+ * few, stay on their thread. Light: additions and products position by position; heavy: transforms and sums
+ * of many products. */
+#define TEAM_WORDS_LIGHT ((size_t)1 << 13)
+#define TEAM_WORDS_HEAVY ((size_t)1 << 12)
 
 static inline const ntt_table *tables_ntt(const device_tables *tables, kernel_basis basis, uint32_t limb) {
     const ckks_context *context = device_tables_context(tables);

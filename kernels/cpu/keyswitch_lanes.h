@@ -206,8 +206,17 @@ typedef struct limb_product {
     const uint64_t *key; /* component c of digit d at key + (2 d + c) * component_words */
     size_t component_words;
     const uint64_t *add[2];
-    bool is_added; /* to what out holds */
+    bool is_added;        /* to what out holds */
+    uint32_t part, parts; /* of the limb's blocks; 0 parts: all of them */
 } limb_product;
+
+static uint32_t product_first_block(const limb_product *product, const product_shape *shape) {
+    return product->parts ? shape->n / PERMUTE_BLOCK * product->part / product->parts : 0;
+}
+static uint32_t product_end_block(const limb_product *product, const product_shape *shape) {
+    return product->parts ? shape->n / PERMUTE_BLOCK * (product->part + 1) / product->parts
+                          : shape->n / PERMUTE_BLOCK;
+}
 
 /* Sets key and count; leaves them 0 if the key cannot serve this launch. Where p follows q depends on the
  * key's level, not on the launch's. A digit has two components. */
@@ -256,7 +265,8 @@ static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *prod
     const w64 carry = w64_all(carry_word), carry_quotient = w64_all(mod_shoup_fast(carry_word, m) >> 12);
     const w64 reducer = w64_all(((uint64_t)1 << 52) / m->value),
               factor = w64_all(p_product_of(shape->context, in.prime));
-    for (uint32_t index = 0; index < shape->n / PERMUTE_BLOCK; index++) {
+    const uint32_t end_block = product_end_block(product, shape);
+    for (uint32_t index = product_first_block(product, shape); index < end_block; index++) {
         const size_t begin = (size_t)index * PERMUTE_BLOCK;
         block_turn turn;
         block_turn_fill(&turn, &shape->turns, shape->log_n, in.galois_element, index);
@@ -315,7 +325,8 @@ static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *prod
     const sum_shape sums = sum_shape_of(m, &p);
     const lanes_constant factor = lanes_constant_residue(p_product_of(shape->context, product->prime), m, &p);
     uint64_t *const out[2] = {out0, out1};
-    for (uint32_t index = 0; index < shape->n / PERMUTE_BLOCK; index++) {
+    const uint32_t end_block = product_end_block(product, shape);
+    for (uint32_t index = product_first_block(product, shape); index < end_block; index++) {
         const size_t begin = (size_t)index * PERMUTE_BLOCK;
         pair_block block;
         pair_term term[CKKS_PRIMES_MAX];

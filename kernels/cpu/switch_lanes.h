@@ -5,8 +5,8 @@
  * Limb by limb: the digits of one limb are converted, transformed and multiplied by the key in a buffer that
  * the thread's next limb uses again, so that digits as a whole never reach memory. On one thread the division
  * by P follows at once: the limbs of P first, whose residues every other limb needs; a team divides when all
- * products are there. A team that limbs alone would not keep busy runs the three kernels one after the
- * other: they spread over limbs and digits.
+ * products are there. Limbs that would leave threads of a team without one are cut up by digits, blocks and
+ * outs.
  */
 typedef struct switch_shape {
     product_shape product;
@@ -14,7 +14,7 @@ typedef struct switch_shape {
     size_t a_batch_words;
     uint32_t batch_count, digit_size, limbs;
     uint64_t *source; /* [batch][limb of q][N] */
-    uint64_t *digits; /* [thread][digit][N]; where limbs are too few for the team: as MOD_UP leaves them */
+    uint64_t *digits; /* [place][digit][N]; as many places as limbs, times entries */
 } switch_shape;
 
 static switch_shape switch_shape_of(const device_tables *tables, const kernel_poly *a,
@@ -91,11 +91,14 @@ static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, u
     run_product(out0, out1, product, &s->product);
 }
 
-/* SWITCH_PRODUCT limb by limb: each thread has room for the digits of one */
+/* SWITCH_PRODUCT. A task is one limb of one out, and each thread has room for the digits of one; those that
+ * are left when every thread has had as many (the rest) are cut up: their digits, each with a place of its
+ * own behind the threads', then parts of their products. */
 typedef struct limb_launch {
     const kernel_switch_product_args *args;
     const switch_shape *shape;
-    uint32_t outs;
+    uint32_t outs, entries;       /* entries that are added to one out */
+    uint32_t width, whole, parts; /* threads; tasks before the rest; of the products of the rest */
 } limb_launch;
 
 static void source_task(const void *context, uint32_t task) {
@@ -103,19 +106,61 @@ static void source_task(const void *context, uint32_t task) {
     fill_source(s, task / s->product.q_limbs, task % s->product.q_limbs);
 }
 
+static uint64_t *limb_out(const limb_launch *launch, uint32_t task) {
+    const switch_shape *s = launch->shape;
+    return launch->args->out +
+           ((size_t)(task % launch->outs) * 2 * s->limbs + task / launch->outs) * s->product.n;
+}
+static const key_product_item *limb_item(const limb_launch *launch, uint32_t entry) {
+    return launch->args->items ? &launch->args->items[entry] : &launch->args->uniform;
+}
+static uint64_t *digits_place(const switch_shape *s, uint32_t place) {
+    return s->digits + (size_t)place * s->product.digits * s->product.n;
+}
+
 static void limb_task(const void *context, uint32_t task) {
     const limb_launch *launch = context;
-    const kernel_switch_product_args *args = launch->args;
     const switch_shape *s = launch->shape;
-    const uint32_t t = task % launch->outs, limb = task / launch->outs, n = s->product.n;
-    const uint32_t entries = args->is_sum ? args->batch_count : 1;
-    uint64_t *out = args->out + ((size_t)t * 2 * s->limbs + limb) * n;
-    uint64_t *digits = s->digits + (size_t)team_member() * s->product.digits * n;
+    const uint32_t t = task % launch->outs, limb = task / launch->outs;
+    uint64_t *out = limb_out(launch, task), *digits = digits_place(s, team_member());
     limb_product product = {0};
-    for (uint32_t b = t; b < t + entries; b++, product.is_added = true) {
-        const key_product_item *item = args->items ? &args->items[b] : &args->uniform;
+    for (uint32_t b = t; b < t + launch->entries; b++, product.is_added = true) {
+        const key_product_item *item = limb_item(launch, b);
         product.galois_element = item->galois_element;
-        switch_limb(out, out + (size_t)s->limbs * n, s, digits, &product, b, limb, item->key);
+        switch_limb(out, out + (size_t)s->limbs * s->product.n, s, digits, &product, b, limb, item->key);
+    }
+}
+
+static uint64_t *rest_digits(const limb_launch *launch, uint32_t rest, uint32_t entry) {
+    return digits_place(launch->shape, launch->width + rest * launch->entries + entry);
+}
+static void rest_digit_task(const void *context, uint32_t index) {
+    const limb_launch *launch = context;
+    const uint32_t digits = launch->shape->product.digits, digit = index % digits;
+    const uint32_t entry = index / digits % launch->entries, rest = index / digits / launch->entries;
+    const uint32_t task = launch->whole + rest;
+    fill_digit(rest_digits(launch, rest, entry), launch->shape, task % launch->outs + entry, digit,
+               task / launch->outs);
+}
+static void rest_product_task(const void *context, uint32_t index) {
+    const limb_launch *launch = context;
+    const switch_shape *s = launch->shape;
+    const uint32_t rest = index / launch->parts, task = launch->whole + rest;
+    const uint32_t limb = task / launch->outs;
+    const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
+    uint64_t *out = limb_out(launch, task);
+    limb_product product = {.prime = basis_prime(basis, limb, context_params(s->product.context)->q_count),
+                            .part = index % launch->parts,
+                            .parts = launch->parts};
+    for (uint32_t e = 0; e < launch->entries; e++, product.is_added = true) {
+        const uint32_t b = task % launch->outs + e;
+        const key_product_item *item = limb_item(launch, b);
+        product.galois_element = item->galois_element;
+        product.count = 0, product.key = NULL;
+        find_key(&product, &s->product, item->key, limb);
+        for (uint32_t d = 0; d < product.count; d++)
+            product.digit[d] = digit_at(s, rest_digits(launch, rest, e), b, d, limb);
+        run_product(out, out + (size_t)s->limbs * s->product.n, &product, &s->product);
     }
 }
 
@@ -124,40 +169,26 @@ static bool is_alone(size_t words) {
     return team_width() == 1 || words < TEAM_WORDS_HEAVY;
 }
 
-#define LIMBS_PER_THREAD 2u /* fewer would leave a team waiting for its last ones */
-
 void ISA(cpu_switch_product)(const void *arguments) {
     const kernel_switch_product_args *args = arguments;
     const switch_shape shape = switch_shape_of(args->tables, &args->a, args->a_batch_stride,
                                                args->batch_count, args->keys, args->key_count, args->scratch);
-    const limb_launch launch = {args, &shape, args->is_sum ? 1 : args->batch_count};
+    const uint32_t n = shape.product.n, blocks = n / PERMUTE_BLOCK;
+    const bool is_team = !is_alone((size_t)args->batch_count * shape.limbs * n);
+    limb_launch launch = {.args = args,
+                          .shape = &shape,
+                          .outs = args->is_sum ? 1 : args->batch_count,
+                          .entries = args->is_sum ? args->batch_count : 1,
+                          .width = is_team ? team_width() : 1};
     const uint32_t tasks = launch.outs * shape.limbs;
-    const bool alone = is_alone((size_t)args->batch_count * shape.limbs * shape.product.n);
-    if (alone ||
-        (tasks >= LIMBS_PER_THREAD * team_width() && team_width() <= args->batch_count * shape.limbs)) {
-        team_each(args->batch_count * shape.product.q_limbs, !alone, source_task, &shape);
-        team_each(tasks, !alone, limb_task, &launch);
-        return;
-    }
-    const kernel_mod_up_args up = {
-        args->tables, shape.digits, args->a, args->a_batch_stride, args->batch_count, args->scratch,
-    };
-    ISA(cpu_mod_up)(&up);
-    const kernel_key_product_args product = {
-        .tables = args->tables,
-        .out = args->out,
-        .out_count = launch.outs,
-        .level = args->a.basis.q_count - 1,
-        .digits = shape.digits,
-        .digits_count = args->batch_count,
-        .keys = args->keys,
-        .key_count = args->key_count,
-        .items = args->items,
-        .items_host = args->items_host,
-        .item_count = args->batch_count,
-        .uniform = args->uniform,
-    };
-    ISA(cpu_key_product)(&product);
+    launch.whole = tasks / launch.width * launch.width;
+    launch.parts = launch.width < blocks ? launch.width : blocks;
+    const uint32_t rest = tasks - launch.whole;
+    if (launch.whole == 0) launch.width = 0; /* no thread needs a place: there may be more than places */
+    team_each(args->batch_count * shape.product.q_limbs, is_team, source_task, &shape);
+    team_each(launch.whole, is_team, limb_task, &launch);
+    team_each(rest * launch.entries * shape.product.digits, is_team, rest_digit_task, &launch);
+    team_each(rest * launch.parts, is_team, rest_product_task, &launch);
 }
 
 /* ---- and the division by P ---- */
@@ -267,24 +298,20 @@ typedef struct hoisted_shape {
     const base_conversion *down;
     uint64_t *product; /* [slot][2][N] */
     uint64_t *residue; /* [out][2][prime of P][N] */
-    bool is_by_limb;   /* a task is a limb with all outs, and digits those of a thread; else all digits stand
-                          in [limb][digit][N], and a task is one out */
+    uint32_t width;    /* threads */
+    uint32_t first;    /* limb of the launch at hand */
 } hoisted_shape;
 
-static uint64_t *hoisted_digits(const hoisted_shape *h, uint32_t limb) {
-    const uint32_t at = h->is_by_limb ? team_member() : limb;
-    return h->shape->digits + (size_t)at * h->shape->product.digits * h->shape->product.n;
-}
 static uint64_t *hoisted_residue(const hoisted_shape *h, uint32_t out, uint32_t component) {
     return h->residue + ((size_t)out * 2 + component) * h->shape->product.p_limbs * h->shape->product.n;
 }
 
 /* one limb of the sum of an out's products, to product [2][N] */
-static void hoisted_product(uint64_t *product, const hoisted_shape *h, uint32_t out, uint32_t limb) {
+static void hoisted_product(uint64_t *product, const hoisted_shape *h, const uint64_t *digits, uint32_t out,
+                            uint32_t limb) {
     const kernel_hoisted_switch_args *args = h->args;
     const switch_shape *s = h->shape;
     const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
-    const uint64_t *digits = hoisted_digits(h, limb);
     limb_product p = {.prime = basis_prime(basis, limb, context_params(s->product.context)->q_count)};
     if (args->add.words && limb < s->product.q_limbs) p.add[0] = poly_limb(&args->add, 0, limb, s->product.n);
     for (uint32_t i = 0; i < args->item_count; i++) {
@@ -299,12 +326,17 @@ static void hoisted_product(uint64_t *product, const hoisted_shape *h, uint32_t 
 }
 
 /* of a prime of P: the residues that every other limb needs; of the others: the product, divided */
-static void hoisted_out(const hoisted_shape *h, uint32_t out, uint32_t limb, uint32_t slot) {
+static void hoisted_out(const hoisted_shape *h, const uint64_t *digits, uint32_t out, uint32_t limb) {
     const kernel_hoisted_switch_args *args = h->args;
     const switch_shape *s = h->shape;
     const size_t n = s->product.n;
-    uint64_t *product = h->product + 2 * slot * n;
-    hoisted_product(product, h, out, limb);
+    /* a place of the thread, which its next task finds in the cache; a team wider than places has one per
+     * task
+     */
+    const uint32_t place =
+        h->width <= args->out_count * s->limbs ? team_member() : limb * args->out_count + out;
+    uint64_t *product = h->product + 2 * place * n;
+    hoisted_product(product, h, digits, out, limb);
     for (uint32_t c = 0; c < 2; c++) {
         uint64_t *residue = hoisted_residue(h, out, c);
         if (limb >= s->product.q_limbs) {
@@ -319,28 +351,35 @@ static void hoisted_out(const hoisted_shape *h, uint32_t out, uint32_t limb, uin
     }
 }
 
-static void hoisted_task(const hoisted_shape *h, uint32_t task, uint32_t first_limb) {
-    const uint32_t outs = h->args->out_count;
-    if (!h->is_by_limb) {
-        const uint32_t limb = first_limb + task / outs;
-        hoisted_out(h, task % outs, limb, limb * outs + task % outs);
-        return;
-    }
-    for (uint32_t d = 0; d < h->shape->product.digits; d++)
-        fill_digit(hoisted_digits(h, first_limb + task), h->shape, 0, d, first_limb + task);
-    for (uint32_t t = 0; t < outs; t++) hoisted_out(h, t, first_limb + task, team_member());
-}
-static void hoisted_p_task(const void *context, uint32_t task) {
+static void hoisted_limb_task(const void *context, uint32_t task) {
     const hoisted_shape *h = context;
-    hoisted_task(h, task, h->shape->product.q_limbs);
-}
-static void hoisted_q_task(const void *context, uint32_t task) {
-    hoisted_task(context, task, 0);
+    const uint32_t limb = h->first + task;
+    uint64_t *digits = digits_place(h->shape, team_member());
+    for (uint32_t d = 0; d < h->shape->product.digits; d++) fill_digit(digits, h->shape, 0, d, limb);
+    for (uint32_t out = 0; out < h->args->out_count; out++) hoisted_out(h, digits, out, limb);
 }
 static void hoisted_digit_task(const void *context, uint32_t task) {
     const hoisted_shape *h = context;
-    const uint32_t digits = h->shape->product.digits;
-    fill_digit(hoisted_digits(h, task / digits), h->shape, 0, task % digits, task / digits);
+    const uint32_t digits = h->shape->product.digits, limb = h->first + task / digits;
+    fill_digit(digits_place(h->shape, limb), h->shape, 0, task % digits, limb);
+}
+static void hoisted_out_task(const void *context, uint32_t task) {
+    const hoisted_shape *h = context;
+    const uint32_t outs = h->args->out_count, limb = h->first + task / outs;
+    hoisted_out(h, digits_place(h->shape, limb), task % outs, limb);
+}
+
+/* Limbs first .. first + count - 1, a task each, its digits in a place of the thread's; those that are left
+ * when every thread has had as many are cut up, by digits and by outs, and have their own places: no
+ * thread's, since there is none, or there are as many limbs before them as threads. */
+static void hoisted_limbs(hoisted_shape *h, uint32_t first, uint32_t count, bool is_team) {
+    const uint32_t whole = count / h->width * h->width, rest = count - whole;
+    h->first = first + whole;
+    team_each(rest * h->shape->product.digits, is_team, hoisted_digit_task, h);
+    h->first = first;
+    team_each(whole, is_team, hoisted_limb_task, h);
+    h->first = first + whole;
+    team_each(rest * h->args->out_count, is_team, hoisted_out_task, h);
 }
 
 void ISA(cpu_hoisted_switch)(const void *arguments) {
@@ -356,11 +395,10 @@ void ISA(cpu_hoisted_switch)(const void *arguments) {
         .product =
             args->scratch + switch_product_scratch(context_params(shape.product.context), q_limbs, 1) * n,
     };
-    const bool is_team = !is_alone(outs * shape.limbs * n);
+    const bool is_team = !is_alone((size_t)outs * shape.limbs * n);
     h.residue = h.product + 2 * (size_t)outs * shape.limbs * n;
-    h.is_by_limb = !is_team || shape.limbs >= LIMBS_PER_THREAD * team_width();
+    h.width = is_team ? team_width() : 1;
     team_each(q_limbs, is_team, source_task, &shape);
-    if (!h.is_by_limb) team_each(shape.product.digits * shape.limbs, is_team, hoisted_digit_task, &h);
-    team_each(h.is_by_limb ? p_limbs : p_limbs * outs, is_team, hoisted_p_task, &h);
-    team_each(h.is_by_limb ? q_limbs : q_limbs * outs, is_team, hoisted_q_task, &h);
+    hoisted_limbs(&h, q_limbs, p_limbs, is_team); /* their residues are what the others divide by */
+    hoisted_limbs(&h, 0, q_limbs, is_team);
 }

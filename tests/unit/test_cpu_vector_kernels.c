@@ -287,8 +287,9 @@ static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint
                                        .uniform = {.key = 0, .galois_element = 3},
                                        .scratch = scratch};
     const uint64_t bytes = 2 * poly_bytes(basis_qp(level));
-    const uint32_t teams[2] = {threads, 2};
-    for (uint32_t t = 0; t < (now.switches_seen++ % 16 ? 1 : 2); t++) {
+    const uint32_t teams[3] = {threads, 2, 17}; /* the last is wider than there are limbs */
+    const uint32_t team_count = now.switches_seen++ % 16 ? 1 : 3;
+    for (uint32_t t = 0; t < team_count; t++) {
         set_team(teams[t]);
         args.items = args.items_host = NULL, args.is_sum = 0;
         compare(KERNEL_SWITCH_PRODUCT, &args, &args.out, 2 * bytes);
