@@ -176,11 +176,12 @@ static void on_loaded(loop_event *event) {
         release_memory(m);
         set_unavailable(m, &err);
     } else {
-        log_write(
-            LOG_LEVEL_NOTICE,
-            "event=model_prepared model=%s version=%s weights_bytes=%llu arena_bytes=%llu keys_bytes=%llu",
-            m->name, m->version, (unsigned long long)m->memory.weights_bytes,
-            (unsigned long long)m->memory.arena_bytes, (unsigned long long)m->memory.keys_bytes);
+        log_write(LOG_LEVEL_NOTICE,
+                  "event=model_prepared model=%s version=%s weights_bytes=%llu arena_bytes=%llu "
+                  "program_bytes=%llu keys_bytes=%llu",
+                  m->name, m->version, (unsigned long long)m->memory.weights_bytes,
+                  (unsigned long long)m->memory.arena_bytes, (unsigned long long)m->memory.program_bytes,
+                  (unsigned long long)m->memory.keys_bytes);
         m->state = MODEL_CAPTURING;
         if (s->slots.count) capture(m);
     }

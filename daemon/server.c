@@ -139,7 +139,8 @@ static void on_recovered(loop_event *event) {
         log_error(LOG_LEVEL_ERROR, "slot_lost", &mine->job.err);
         slot_set_state(where, SLOT_LOST);
         if (device_is_lost(s->device))
-            fatal(s, "the device is lost: this process cannot use it any more");
+            fatal(s, "the device is lost: only a new process can use it again; the kernel's log (NVRM, Xid) "
+                     "says what broke");
         else if (count_slots(s, SLOT_LOST) == s->slots.count)
             fatal(s, "every slot is lost");
         return;
@@ -161,7 +162,8 @@ void server_quarantine(server *s, slot *where, const char *why) {
     if (device_is_lost(s->device)) { /* all slots have this device, and only a new process gets it back */
         slot_set_state(where, SLOT_LOST);
         for (uint32_t i = 0; i < SLOT_MODELS_MAX; i++) where->has_program[i] = false;
-        fatal(s, "the device is lost: this process cannot use it any more");
+        fatal(s, "the device is lost: only a new process can use it again; the kernel's log (NVRM, Xid) says "
+                 "what broke");
         return;
     }
     slot_set_state(where, SLOT_QUARANTINED);

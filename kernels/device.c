@@ -85,6 +85,7 @@ ckks_status device_open(device **out, const device_config *config, ckks_error *e
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "device", "no mutex");
     }
     dev->bytes_max = config->bytes_max ? config->bytes_max : dev->back.bytes_total;
+    dev->has_own_budget = config->bytes_max || dev->back.backend->kind == DEVICE_CPU;
     dev->id = atomic_fetch_add(&last_id, 1) + 1;
     *out = dev;
     return CKKS_OK;
@@ -258,8 +259,9 @@ static ckks_status account_reserve(device *dev, uint64_t bytes, memory_purpose p
         const uint64_t used = bytes_used(dev);
         if (used > dev->bytes_max || bytes > dev->bytes_max - used)
             return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "bytes",
-                                  "%.2f MiB more are over the device's budget: %.2f of %.2f MiB are in use",
-                                  mib(bytes), mib(used), mib(dev->bytes_max));
+                                  "%.2f MiB more are over the device's budget: %.2f of %.2f MiB%s are in use",
+                                  mib(bytes), mib(used), mib(dev->bytes_max),
+                                  dev->has_own_budget ? "" : ", all that was free at start,");
     }
     if (dev->allocation_count == dev->allocation_capacity) {
         const uint32_t capacity = dev->allocation_capacity ? dev->allocation_capacity * 2 : 64;

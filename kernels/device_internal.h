@@ -73,6 +73,7 @@ typedef struct allocation {
 struct device {
     backend_device back;
     uint32_t id;
+    bool has_own_budget; /* not what a card had left when it was opened */
     uint64_t bytes_max;
     pthread_mutex_t lock; /* everything below */
     allocation *allocations;

@@ -68,6 +68,7 @@ run() {
     rc=$?
     [ $rc -eq 124 ] || [ $rc -eq 137 ] && echo "timed out after $limit s" >>"$log"
     "tally_$kind" "$name" "$log" "$rc"
+    grep -aE '^skipped: ' "$log" | sort -u | sed 's/^/      /'
     if [ $rc -ne 0 ]; then
         echo "    ---- last lines of $log"
         grep -aE '\[  ERROR|\[  FAILED|ERROR:|runtime error|WARNING: ThreadSanitizer|assert|FAIL|Traceback|timed out' "$log" | head -n 12 | sed 's/^/    /'

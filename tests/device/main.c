@@ -4,7 +4,8 @@
  *
  *   device-tests                     lists the tests
  *   device-tests NAME [ARGUMENT...]  runs one
- *   device-tests --each NAME...      runs several in this process, which pays for its device once; says where
+ *   device-tests --each NAME[:ARGUMENT]...
+ *                                    runs several in this process, which pays for its device once; says where
  * each begins and how it ended, and (by CKKSD_TEST_OPENED) whether it used a card. The exit code is the
  * number that failed.
  *
@@ -47,12 +48,14 @@ static off_t bytes_of_opened(void) {
 static int run_each(int count, char **names) {
     int failed = 0;
     for (int i = 0; i < count; i++) {
-        char *argv[] = {names[i], NULL};
+        char *argument = strchr(names[i], ':');
+        if (argument) *argument++ = 0;
+        char *argv[] = {names[i], argument, NULL};
         const off_t before = bytes_of_opened();
         printf("--- %s\n", names[i]);
         fflush(stdout);
         setenv("CKKSD_DEVICE_TEST", names[i], 1);
-        const int rc = run(names[i], 1, argv);
+        const int rc = run(names[i], argument ? 2 : 1, argv);
         fflush(stderr);
         printf("--- %s: %d%s\n", names[i], rc, bytes_of_opened() > before ? ", card" : "");
         fflush(stdout);

@@ -2,31 +2,33 @@
 # Checks a card: what is needed, every test on the CUDA device, compute-sanitizer on those that use it, timings. Run from a
 # device bundle; one report on stdout.
 #   run.sh [needs|tests|sanitize|bench|serve|all]      exit code 0: everything that ran passed
-#   JOBS=8 (tests at a time), LIMIT_S=300 (seconds for each), TOOLS="memcheck racecheck" (of compute-sanitizer), SECONDS_EACH=3,
-#   LOGS=FOLDER (keeps what each test said)
+#   JOBS=6 (processes at a time), LIMIT_S=300 (seconds for each), TOTAL_S=1000 (for all of them), SECONDS_EACH=3 (of load),
+#   TOOLS="memcheck racecheck" (of compute-sanitizer), LOGS=FOLDER (keeps what each process said)
+#
+# Tests share processes: to give a process its card takes a second or more, one process after the other.
 set -u
 cd "$(dirname "$0")" || exit 1
 what=${1:-all}
 export CKKSD_TEST_DEVICE=cuda B=$PWD
 cores=$(nproc 2>/dev/null || echo 2)
-JOBS=${JOBS:-$((cores < 4 ? 1 : cores < 16 ? cores / 2 : 8))}
+JOBS=${JOBS:-$((cores < 4 ? 1 : cores < 12 ? cores / 2 : 6))}
 LIMIT_S=${LIMIT_S:-300}
+TOTAL_S=${TOTAL_S:-100000}
 TOOLS=${TOOLS:-memcheck racecheck initcheck synccheck}
-# sets of test_cuda_kernels that together have every radix of every pass
+# sets of test_cuda_kernels that together have every radix of every pass (1: 2^10 and 2^11)
 KERNEL_SIZES=${KERNEL_SIZES:-1 13 15 17}
 # tests that look at a device's memory without asking
 VISIBLE='^test_(device|device_record|kernels_.*|workload)$'
+# teams that wait do not spin: tests share the machine
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 passed=0 failed=0 skipped=0
 if [ -n "${LOGS:-}" ]; then
     mkdir -p "$LOGS"
     work=$(cd "$LOGS" && pwd)
-    rm -f "$work"/*.end "$work"/*.opened
 else
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
 fi
-# teams that wait do not spin: tests share the machine
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 
 need() { # need WORD FOUND WAY_OUT
     if [ -n "$2" ]; then printf '  %-12s %s\n' "$1" "$2"; else printf '  %-12s MISSING: %s\n' "$1" "$3"; missing=1; fi
@@ -47,7 +49,7 @@ needs() {
     ./ckksctl doctor 2>/dev/null | sed -n 's/^\([a-zA-Z]*\) *gpu */  health       \1: /p'
 }
 
-# ---- running many things at a time ----
+# ---- processes of several tests ----
 
 each() { # each FUNCTION: once for each line of stdin, its words as arguments, JOBS at a time
     local line
@@ -58,106 +60,117 @@ each() { # each FUNCTION: once for each line of stdin, its words as arguments, J
     done
     wait
 }
-run_test() { # run_test TEST [PART]: output, exit code, seconds and which card was opened, in $work/TEST.*
-    local test=$1 key=$1${2:+.$2} folder=$B visible='' begin=$SECONDS rc
-    if [ "$test" = test_c18_no_bypass ]; then folder=$work/source; fi # it reads the sources
-    if [[ $test =~ $VISIBLE ]]; then visible=CKKSD_TEST_HOST_VISIBLE=1; fi
-    (cd "$folder" && exec env ${visible:+"$visible"} CKKSD_TEST_OPENED="$work/$key.opened" \
-        timeout --kill-after=10 "$LIMIT_S" "$B/device-tests" "$@") >"$work/$key.log" 2>&1
+members() { # members GROUP: its tests
+    case $1 in
+    kernels-*64) echo "test_cuda_kernels:${1#kernels-}" ;; # one of the two data paths
+    kernels-*) echo test_cuda_kernels ;;                   # one size, under a tool
+    visible) ./device-tests | grep -E "$VISIBLE" ;;
+    daemons) ./device-tests | grep -E '^test_daemon' ;;
+    sources) echo test_c18_no_bypass ;; # reads the sources
+    rest) ./device-tests | grep -vE "$VISIBLE|^test_daemon|^test_cuda_kernels$|^test_c18" ;;
+    *) echo "$1" ;;
+    esac
+}
+run_group() { # run_group GROUP [TOOL]: its output, exit code and seconds in $work/KEY.log and .end
+    local group=$1 tool=${2:-} key=$1${2:+.$2} folder=$B begin=$SECONDS rc vars=() limit=$((TOTAL_S - SECONDS))
+    rm -f "$work/$key".*
+    [ $limit -gt 0 ] || return
+    [ $limit -lt "$LIMIT_S" ] || limit=$LIMIT_S
+    if [ "$group" = visible ] || [[ $group =~ $VISIBLE ]]; then vars+=(CKKSD_TEST_HOST_VISIBLE=1); fi
+    if [ "$group" = sources ]; then folder=$work/source; fi
+    if [ -n "$tool" ]; then
+        case $group in kernels-*) vars+=("CKKSD_TEST_SHORT=${group#kernels-}") ;; *) vars+=(CKKSD_TEST_SHORT=1) ;; esac
+        tool="compute-sanitizer --tool $tool --error-exitcode 9"
+    fi
+    # shellcheck disable=SC2046,SC2086 # words are arguments
+    (cd "$folder" && exec env "${vars[@]}" CKKSD_TEST_OPENED="$work/$key.opened" \
+        timeout --kill-after=5 "$limit" $tool "$B/device-tests" --each $(cd "$B" && members "$group")) >"$work/$key.log" 2>&1
     rc=$?
     printf '%s %s\n' $rc $((SECONDS - begin)) >"$work/$key.end"
 }
-list_tests() { # the longest first, in two parts
-    printf 'test_cuda_kernels f64\ntest_cuda_kernels i64\n'
-    ./device-tests | grep -v '^test_cuda_kernels$'
+said_of() { # said_of TEST KEY: its part of the process's output
+    [ -f "$work/$2.log" ] || return
+    awk -v t="${1%%:*}" '$0 == "--- " t {on = 1} on {print} index($0, "--- " t ": ") == 1 {exit}' "$work/$2.log"
 }
-count() { sed -n "$1" "$2" | awk '{n += $1} END {print n + 0}'; }
-complain() { grep -aE 'ERROR|Error|LINE|error:|word|failed|0x|fixture|asks for' "$1" | head -n 12 | sed 's/^/      /'; }
+count() { sed -n "$1" | awk '{n += $1} END {print n + 0}'; }
 
 # ---- what there is to do ----
 
 tests() {
-    local t rc s p f k log
-    echo "tests on the card, $JOBS at a time"
+    local group t text end rc p f k
+    echo "tests on the card, $JOBS processes at a time"
     mkdir -p "$work/source" && tar -xJf tests/source.tar.xz -C "$work/source"
-    list_tests | each run_test
-    for t in $(list_tests | tr ' ' '.'); do
-        log=$work/$t.log
-        read -r rc s _ <"$work/$t.end"
-        p=$(count 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log")
-        f=$(count 's/^\[  FAILED  \] \([0-9]*\) test.*/\1/p' "$log")
-        k=$(count 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' "$log")
-        if [ "$rc" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
-        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + k))
-        printf '  %-32s %3d passed %3d failed %3d skipped %4d s%s%s\n' "$t" "$p" "$f" "$k" "$s" \
-            "$([ -s "$work/$t.opened" ] || echo ', uses no card')" "$([ "$rc" -eq 0 ] || echo ", exit code $rc")"
-        [ "$rc" -eq 0 ] || complain "$log"
+    local groups="kernels-f64 kernels-i64 daemons rest visible sources"
+    tr ' ' '\n' <<<"$groups" | each run_group
+    for group in $groups; do
+        for t in $(members "$group"); do
+            text=$(said_of "$t" "$group")
+            end=$(tail -n 1 <<<"$text" | sed -n 's/^--- .*: \([0-9]*\)/\1/p')
+            if [ -z "$end" ] && [ "$group" = rest ]; then # its process ended before; perhaps it was another's fault
+                run_group "$t"
+                text=$(said_of "$t" "$t")
+                end=$(tail -n 1 <<<"$text" | sed -n 's/^--- .*: \([0-9]*\)/\1/p')
+            fi
+            rc=${end%%,*}
+            p=$(count 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' <<<"$text")
+            f=$(count 's/^\[  FAILED  \] \([0-9]*\) test.*/\1/p' <<<"$text")
+            k=$(count 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' <<<"$text")
+            if [ "$rc" != 0 ] && [ "$f" -eq 0 ]; then f=1; fi
+            passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + k))
+            printf '  %-32s %3d passed %3d failed %3d skipped%s%s\n' "$t" "$p" "$f" "$k" \
+                "$([[ $end == *card ]] || echo ', uses no card')" \
+                "$([ "$rc" = 0 ] || echo ", exit code ${rc:-none in $LIMIT_S s}")"
+            [ "$rc" = 0 ] || grep -aE 'ERROR|Error|LINE|error:|word|failed|0x|fixture|asks for' <<<"$text" | head -n 12 | sed 's/^/      /'
+        done
     done
     echo "  in all: $passed passed, $failed failed, $skipped skipped"
 }
 
-# One process of a tool runs many tests, since preparing every kernel for a tool takes longer than most of them.
-# GROUP: its tests; a size of test_cuda_kernels; those that look at a device's memory; those that start daemons; the rest in three
-list_group() {
-    case $1 in
-    kernels*) echo test_cuda_kernels ;;
-    visible) ./device-tests | grep -E "$VISIBLE" ;;
-    daemons) ./device-tests | grep -E '^test_daemon' ;;
-    rest*) ./device-tests | grep -vE "$VISIBLE|^test_daemon|^test_cuda_kernels$|^test_c18" | awk -v k="${1#rest}" 'NR % 3 == k' ;;
-    esac
-}
-under_tool() { # under_tool GROUP TOOL
-    local group=$1 tool=$2 key=$1.$2 size=1 visible='' begin=$SECONDS rc
-    case $group in kernels*) size=${group#kernels} ;; visible) visible=CKKSD_TEST_HOST_VISIBLE=1 ;; esac
-    # shellcheck disable=SC2046 # words are arguments
-    env ${visible:+"$visible"} CKKSD_TEST_SHORT="$size" CKKSD_TEST_OPENED="$work/$key.opened" OMP_NUM_THREADS=2 \
-        timeout --kill-after=10 "$LIMIT_S" compute-sanitizer --tool "$tool" --error-exitcode 9 --target-processes all \
-        ./device-tests --each $(list_group "$group") >"$work/$key.log" 2>&1
-    rc=$?
-    printf '%s %s %s\n' $rc $((SECONDS - begin)) "$group" >"$work/$key.end"
-}
-verdicts() { # verdicts GROUP: for each of its tests a line: what each tool said of it
-    local t tool row rc s used
-    for t in $(list_group "$1"); do
-        row='' used=''
-        for tool in $TOOLS; do
-            read -r rc s _ <"$work/$1.$tool.end"
-            # what a tool says between a test's first and last line is of that test
-            row+=" $(awk -v t="$t" -v limit="$LIMIT_S" -v late="$((rc == 124 || (rc == 137 && s >= LIMIT_S)))" '
-                $0 == "--- " t {begun = 1}
-                index($0, "--- " t ": ") == 1 {ended = 1; code = $3 + 0}
-                begun && !ended && /^=========./ && !/COMPUTE-SANITIZER|SUMMARY: 0 / {said++}
-                END {print said ? "errors" : ended && !code ? "clean" : ended ? "exit:" code : \
-                           late ? (begun ? ">" limit "s" : "not_run") : "died"}' "$work/$1.$tool.log")"
-            if grep -qE "^--- $t: [0-9]+, card" "$work/$1.$tool.log" || ! grep -qE "^--- $t: " "$work/$1.$tool.log"; then used=1; fi
-        done
-        if [ -n "$used" ]; then echo "$t $1$row"; fi
-    done
+verdict() { # verdict TEST KEY: what a tool says between a test's first and last line is of that test
+    local rc=0 s=0 late
+    if [ -f "$work/$2.end" ]; then read -r rc s <"$work/$2.end"; else rc=124; fi
+    late=$((rc == 124 || (rc == 137 && s >= LIMIT_S)))
+    [ -f "$work/$2.log" ] || { echo not_run; return; }
+    said_of "$1" "$2" | awk -v t="${1%%:*}" -v limit="$LIMIT_S" -v late=$late '
+        {begun = 1}
+        index($0, "--- " t ": ") == 1 {ended = 1; code = $3 + 0; next}
+        /^=========./ && !/COMPUTE-SANITIZER|SUMMARY: 0 / {said++}
+        END {print said ? "errors" : ended && !code ? "clean" : ended ? "exit:" code : !late ? "died" : begun ? ">" limit "s" : "not_run"}'
 }
 sanitize() {
-    local groups tool t group row v clean bad late
+    local groups group tool t row key clean bad late
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not here: skipped"; return; }
-    groups="$(for size in $KERNEL_SIZES; do echo "kernels$size"; done | sort -rV) rest0 rest1 rest2 visible daemons"
+    # tests that start daemons are left out: a daemon for each test, and minutes for each under a tool
+    groups="rest $(for t in $KERNEL_SIZES; do echo "kernels-$t"; done) visible"
     echo "compute-sanitizer on every test that uses the card, in short, $JOBS processes at a time, $LIMIT_S s each at most"
-    for group in $groups; do for tool in $TOOLS; do echo "$group $tool"; done; done | each under_tool
-    for group in $groups; do verdicts "$group"; done >"$work/verdicts"
+    for group in $groups; do for tool in $TOOLS; do echo "$group $tool"; done; done | each run_group
+    : >"$work/verdicts"
     # shellcheck disable=SC2086
     printf "  %-34s$(printf ' %%-10s%.0s' $TOOLS)\n" '' $TOOLS
-    while read -r t group row; do
-        case $group in kernels1) t+=", N = 2^10, 2^11" ;; kernels*) t+=", N = 2^${group#kernels}" ;; esac
-        # shellcheck disable=SC2086
-        printf '  %-34s%s\n' "$t" "$(printf ' %-10s' $row)"
-    done <"$work/verdicts"
     for group in $groups; do
-        for tool in $TOOLS; do
-            read -r v row _ <"$work/$group.$tool.end"
-            [ "$v" -eq 0 ] && continue
-            echo "  --- $tool, $group: exit code $v after $row s"
-            grep -aE '^=========.|ERROR|FAILED|asks for' "$work/$group.$tool.log" | grep -v COMPUTE-SANITIZER | head -n 12 | sed 's/^/      /'
+        for t in $(members "$group"); do
+            row='' key=''
+            for tool in $TOOLS; do
+                row+=" $(verdict "$t" "$group.$tool")"
+                if ! grep -qsE "^--- $t: [0-9]+$" "$work/$group.$tool.log"; then key=used; fi
+            done
+            [ -n "$key" ] || continue # the card was not opened
+            echo "$row" >>"$work/verdicts"
+            case $group in kernels-1) t+=", N = 2^10, 2^11" ;; kernels-*) t+=", N = 2^${group#kernels-}" ;; esac
+            # shellcheck disable=SC2086
+            printf '  %-34s%s\n' "$t" "$(printf ' %-10s' $row)"
         done
     done
-    read -r clean late bad < <(cut -d ' ' -f 3- "$work/verdicts" | tr ' ' '\n' | awk '
-        /^clean$/ {c++; next} /^>|^not_run$/ {l++; next} {b++} END {print c + 0, l + 0, b + 0}')
+    for group in $groups; do
+        for tool in $TOOLS; do
+            key=$work/$group.$tool
+            if [ ! -f "$key.end" ] || grep -q '^0 ' "$key.end"; then continue; fi
+            echo "  --- $tool, $group: exit code and seconds $(cat "$key.end")"
+            grep -aE '^=========.|ERROR|FAILED|asks for' "$key.log" | grep -v COMPUTE-SANITIZER | head -n 12 | sed 's/^/      /'
+        done
+    done
+    read -r clean late bad < <(tr ' ' '\n' <"$work/verdicts" | awk '
+        /^clean$/ {c++; next} /^>|^not_run$/ {l++; next} /./ {b++} END {print c + 0, l + 0, b + 0}')
     failed=$((failed + bad))
     echo "  in all: $clean clean, $bad with errors, $late not ended"
 }
