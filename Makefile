@@ -283,8 +283,11 @@ $(CKKSCTL): $(call obj,$(CTL_SRC)) $(LIBCOMPILE) $(LIBCLIENT) $(LIBPROTO) $(LIBC
 	@echo "  LD  $@"
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
 
-# Tests link everything, with the fault-injection build of the kernels and wrapped allocators (tests/support).
-WRAP := -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc -Wl,--wrap=strdup -Wl,--wrap=strndup -Wl,-u,__wrap_malloc
+# Tests link everything, with the fault-injection build of the kernels, and wrapped allocators and calls of the system
+# (tests/support: alloc_fault, system_fault).
+WRAPPED := malloc calloc realloc strdup strndup \
+           open mkostemp mkstemp read pread write pwrite fsync fdatasync ftruncate fchmod fstat rename renameat2 link mkdir opendir mmap pthread_create
+WRAP := $(addprefix -Wl$(comma)--wrap=,$(WRAPPED)) -Wl,-u,__wrap_malloc -Wl,-u,__wrap_open
 TEST_LIBS = $(LIBSUPPORT) $(if $(DAEMON_SRC),$(LIBDAEMON)) $(if $(COMPILE_SRC),$(LIBCOMPILE)) $(if $(CLIENT_SRC),$(LIBCLIENT)) \
             $(LIBPROTO) $(LIBCKKS_FAULT)
 TEST_LINK = $(LDFLAGS_ALL) -lcmocka -lflint -lmpfr -lgmp $(LIBS_DAEMON) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS)

@@ -97,7 +97,11 @@ ckks_status file_map(const char *path, uint64_t bytes, void **address, ckks_erro
                                   "the key set's file is gone: upload it again");
         return fail(path, err);
     }
-    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size != bytes) {
+    if (fstat(fd, &st) != 0) {
+        rc = fail(path, err);
+        goto out;
+    }
+    if ((uint64_t)st.st_size != bytes) {
         rc = ckks_error_set(err, CKKS_DIGEST_MISMATCH, "key_set", "%s does not have %llu bytes", path,
                             (unsigned long long)bytes);
         goto out;

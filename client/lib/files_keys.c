@@ -3,6 +3,7 @@
 #include "kernels/base/bytes.h"
 #include "proto/key_file.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -202,15 +203,24 @@ ckks_status key_set_file_read(client_key_set **out, const char *path, bool allow
     return rc;
 }
 
+/* All of it, or what is wrong: the file ends before, or cannot be read. */
+static ckks_status read_at(int fd, void *bytes, size_t size, uint64_t at, const char *path,
+                           const char *cut_short, ckks_error *err) {
+    const ssize_t got = pread(fd, bytes, size, (off_t)at);
+    if (got == (ssize_t)size) return CKKS_OK;
+    return got < 0 ? ckks_error_set(err, CKKS_IO, "file", "%.200s: read: %s", path, strerror(errno))
+                   : ckks_error_set(err, CKKS_MALFORMED, "file", "%.200s: %s", path, cut_short);
+}
+
 /* The head of a container: magic, kind, version, manifest length, segment count, one u64 per segment,
  * manifest at the next multiple of 16. */
 static ckks_status read_head(uint8_t **manifest, size_t *manifest_bytes, int fd, const char *path,
                              ckks_error *err) {
     uint8_t head[28];
-    const ckks_status bad = CKKS_MALFORMED;
-    if (pread(fd, head, sizeof head, 0) != (ssize_t)sizeof head ||
-        memcmp(head, CONTAINER_MAGIC, CONTAINER_MAGIC_BYTES) != 0)
-        return ckks_error_set(err, bad, "", "%s: not one of our files", path);
+    ckks_status rc = read_at(fd, head, sizeof head, 0, path, "not one of our files", err);
+    if (rc != CKKS_OK) return rc;
+    if (memcmp(head, CONTAINER_MAGIC, CONTAINER_MAGIC_BYTES) != 0)
+        return ckks_error_set(err, CKKS_MALFORMED, "file", "%s: not one of our files", path);
     const uint32_t kind = bytes_read_u32(head + 12), version = bytes_read_u32(head + 16);
     const uint32_t bytes = bytes_read_u32(head + 20), segments = bytes_read_u32(head + 24);
     if (version != CONTAINER_VERSION)
@@ -220,14 +230,13 @@ static ckks_status read_head(uint8_t **manifest, size_t *manifest_bytes, int fd,
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "", "%s: is a %s, a key set is needed", path,
                               container_kind_name(kind));
     if (bytes > CONTAINER_MANIFEST_MAX || segments > CONTAINER_SEGMENTS_MAX)
-        return ckks_error_set(err, bad, "", "%s: damaged head", path);
+        return ckks_error_set(err, CKKS_MALFORMED, "file", "%s: damaged head", path);
     if (!(*manifest = malloc((size_t)bytes + 1)))
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
     const uint64_t at = align_up(sizeof head + (uint64_t)segments * 8, 16);
-    if (pread(fd, *manifest, bytes, (off_t)at) != (ssize_t)bytes)
-        return ckks_error_set(err, bad, "", "%s: cut short", path);
-    *manifest_bytes = bytes;
-    return CKKS_OK;
+    rc = read_at(fd, *manifest, bytes, at, path, "cut short", err);
+    if (rc == CKKS_OK) *manifest_bytes = bytes;
+    return rc;
 }
 
 ckks_status key_set_file_peek(client_key_set **out, const char *path, bool allow_insecure, ckks_error *err) {
@@ -238,7 +247,7 @@ ckks_status key_set_file_peek(client_key_set **out, const char *path, bool allow
     client_key_set *set = NULL;
     *out = NULL;
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ckks_error_set(err, CKKS_NOT_FOUND, "", "%s cannot be opened", path);
+    if (fd < 0) return ckks_error_set(err, CKKS_NOT_FOUND, "", "%.200s: open: %s", path, strerror(errno));
     if ((rc = read_head(&manifest, &manifest_bytes, fd, path, err)) != CKKS_OK) goto out;
     if ((rc = key_set_from_bytes(&view, manifest, manifest_bytes, false, allow_insecure, err)) != CKKS_OK)
         goto out;

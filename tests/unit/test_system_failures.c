@@ -1,0 +1,295 @@
+/*
+ * Files under a system that fails: each call of the system fails in turn. What comes of it is a typed error,
+ * nothing half written is left under the name or beside it, and the next try works.
+ */
+#include "client/lib/files.h"
+#include "client/lib/files_keys.h"
+#include "daemon/config.h"
+#include "daemon/keystore.h"
+#include "proto/container.h"
+#include "proto/token.h"
+#include "tests/support/fixtures.h"
+#include "tests/support/key_set_fixture.h"
+#include "tests/support/model_fixture.h"
+#include "tests/support/system_fault.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[64], path[96];
+static client_secret_key *secret;
+static client_key_set *key_set;
+
+static int set_up(void **state) {
+    (void)state;
+    model_fixture fixture;
+    ckks_error err = {0};
+    model_fixture_init(&fixture);
+    client_model *model = model_fixture_model(&fixture);
+    const bool is_good =
+        client_secret_key_generate(&secret, &model->params, &err) == CKKS_OK &&
+        client_key_set_generate(&key_set, secret, model->keys, model->key_count, NULL, NULL, &err) == CKKS_OK;
+    client_model_destroy(model);
+    snprintf(folder, sizeof folder, "/tmp/test-system.XXXXXX");
+    if (!is_good || !mkdtemp(folder)) return -1;
+    snprintf(path, sizeof path, "%s/file", folder);
+    return 0;
+}
+static int tear_down(void **state) {
+    (void)state;
+    client_key_set_destroy(key_set);
+    client_secret_key_destroy(secret);
+    (void)unlink(path);
+    return rmdir(folder);
+}
+
+static uint32_t files_in(const char *where) {
+    uint32_t count = 0;
+    DIR *all = opendir(where);
+    assert_non_null(all);
+    for (struct dirent *one; (one = readdir(all));) count += one->d_name[0] != '.';
+    closedir(all);
+    return count;
+}
+static bool has_text(const char *text) {
+    char got[64] = "";
+    FILE *file = fopen(path, "re");
+    if (!file) return !text;
+    const size_t size = fread(got, 1, sizeof got - 1, file);
+    fclose(file);
+    return text && strlen(text) == size && !memcmp(got, text, size);
+}
+static void spill(const char *text) {
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* ---- one file under one name ---- */
+
+typedef ckks_status step(ckks_error *err);
+
+static ckks_status replace(ckks_error *err) {
+    return file_write(path, "new text", 8, 0600, true, err);
+}
+static ckks_status create(ckks_error *err) {
+    return file_write(path, "new text", 8, 0600, false, err);
+}
+static ckks_status add_token(ckks_error *err) {
+    char text[TOKEN_TEXT_SIZE];
+    token_entry entry;
+    const ckks_status rc = token_generate(text, &entry, "id", "tenant", TOKEN_SCOPE_INFER, err);
+    return rc == CKKS_OK ? token_file_add(path, &entry, err) : rc;
+}
+static ckks_status write_container(ckks_error *err) {
+    const container_segment segment = {(const uint8_t *)"segment", 7};
+    return container_write(path, CONTAINER_CIPHERTEXT, "m", 1, &segment, 1, true, err);
+}
+static ckks_status write_secret(ckks_error *err) {
+    return secret_file_write(path, secret, NULL, err);
+}
+static ckks_status write_keys(ckks_error *err) {
+    return key_set_file_write(path, key_set, false, err);
+}
+static ckks_status read_secret(ckks_error *err) {
+    client_secret_key *key = NULL;
+    const ckks_status rc = secret_file_read(&key, path, NULL, false, err);
+    client_secret_key_destroy(key);
+    return rc;
+}
+static ckks_status peek_keys(ckks_error *err) {
+    client_key_set *head = NULL;
+    const ckks_status rc = key_set_file_peek(&head, path, false, err);
+    client_key_set_destroy(head);
+    return rc;
+}
+static ckks_status load_configuration(ckks_error *err) {
+    config *c = calloc(1, sizeof *c);
+    assert_non_null(c);
+    const ckks_status rc = config_load(c, path, err);
+    free(c);
+    return rc;
+}
+
+/* Calls that fail in turn; `old` is what the file holds before (NULL: there is none). Returns how many there
+ * were. */
+static uint64_t each_call_fails(const char *what, step *run, const char *old) {
+    uint64_t n = 1, refused = 0;
+    for (;; n++) {
+        ckks_error err = {0};
+        if (old)
+            spill(old);
+        else
+            (void)unlink(path);
+        system_fault_set(n, n % 2 ? ENOSPC : EIO);
+        const ckks_status rc = run(&err);
+        const bool has_failed = system_fault_calls() >= n;
+        system_fault_set(0, 0);
+        if (rc == CKKS_OK && has_text(old)) fail_msg("%s: call %lu failed unheard", what, n);
+        if (!has_failed) {
+            assert_int_equal(rc, CKKS_OK);
+            break;
+        }
+        assert_true(n < 1000);
+        if (files_in(folder) != (has_text(NULL) ? 0 : 1))
+            fail_msg("%s: call %lu leaves something beside", what, n);
+        if (rc == CKKS_OK) continue; /* the folder was not synced: as good as it gets */
+        refused++;
+        if (rc != CKKS_IO && rc != CKKS_NOT_FOUND)
+            fail_msg("%s: call %lu: %s: %s", what, n, ckks_status_name(rc), err.message);
+        if (!strstr(err.message, "/tmp"))
+            fail_msg("%s: call %lu does not say where: %s", what, n, err.message);
+        /* what is there now is whole: as before, or (only its folder was not synced) as it was to be */
+        if (!has_text(old) && files_in(folder)) {
+            ckks_error again = {0};
+            const ckks_status second = run(&again);
+            if (second != CKKS_OK && second != CKKS_ALREADY_EXISTS && !strstr(again.message, "File exists"))
+                fail_msg("%s: after call %lu: %s", what, n, again.message);
+        }
+    }
+    assert_true(refused > 0);
+    printf("  %s: %lu calls\n", what, n - 1);
+    return n - 1;
+}
+
+static void a_file_is_replaced_or_made_whole_or_not_at_all(void **state) {
+    (void)state;
+    assert_true(each_call_fails("replacing a file", replace, "old text") >= 5);
+    assert_true(each_call_fails("making a file", create, NULL) >= 5);
+    assert_true(each_call_fails("adding a token", add_token, "# tokens\n") >= 8);
+    assert_true(each_call_fails("the first token", add_token, NULL) >= 6);
+    assert_true(each_call_fails("a container", write_container, "old text") >= 6);
+    assert_true(each_call_fails("a secret key", write_secret, NULL) >= 5);
+    assert_true(each_call_fails("a key set", write_keys, NULL) >= 5);
+}
+
+static void each_call_of_reading_fails(const char *what, step *run) {
+    uint64_t n = 1;
+    for (;; n++) {
+        ckks_error err = {0};
+        system_fault_set(n, EIO);
+        const ckks_status rc = run(&err);
+        const bool has_failed = system_fault_calls() >= n;
+        system_fault_set(0, 0);
+        if (!has_failed) {
+            if (rc != CKKS_OK) fail_msg("%s: %s", what, err.message);
+            break;
+        }
+        assert_true(n < 1000);
+        if (rc != CKKS_IO && rc != CKKS_NOT_FOUND)
+            fail_msg("%s: call %lu: %s: %s", what, n, ckks_status_name(rc), err.message);
+        if (!strstr(err.message, path))
+            fail_msg("%s: call %lu does not name its file: %s", what, n, err.message);
+    }
+    assert_true(n > 2);
+    printf("  %s: %lu calls\n", what, n - 1);
+}
+
+static void a_file_that_cannot_be_read_is_said_to_be_so(void **state) {
+    (void)state;
+    char text[512];
+    (void)unlink(path);
+    assert_int_equal(write_secret(NULL), CKKS_OK);
+    each_call_of_reading_fails("reading a secret key", read_secret);
+    (void)unlink(path);
+    assert_int_equal(write_keys(NULL), CKKS_OK);
+    each_call_of_reading_fails("looking at a key set", peek_keys);
+    snprintf(text, sizeof text, "[server]\nmodels = %s\ndata = %s\ntokens = %s\n", folder, folder, path);
+    spill(text);
+    each_call_of_reading_fails("reading a configuration", load_configuration);
+}
+
+/* ---- key sets at rest ---- */
+
+#define NOW 1000000u
+
+static key_set_fixture keys;
+static char store[64];
+static keystore *ks;
+
+static ckks_status store_open(ckks_error *err) {
+    const keystore_limits limits = {
+        .tenant_bytes_max = 1u << 30, .tenant_sets_max = 8, .upload_expire_s = 100, .allow_insecure = true};
+    keystore_close(ks);
+    ks = NULL;
+    return keystore_open(&ks, store, &limits, NOW, err);
+}
+static ckks_status store_upload(ckks_error *err) {
+    uint8_t id[32];
+    keystore_state reached;
+    keystore_missing missing;
+    keystore_record record = {0};
+    ckks_status rc = keystore_begin(ks, "alice", NULL, &keys.begin, NOW, id, &reached, &missing, err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < keys.part_count; i++) {
+        uint64_t bytes;
+        uint32_t left;
+        const uint8_t *data = key_set_fixture_part(&keys, i, &bytes);
+        rc = keystore_part(ks, "alice", keys.id, i, data, bytes, &left, err);
+    }
+    if (rc == CKKS_OK) rc = keystore_commit(ks, "alice", keys.id, NOW, &record, err);
+    keystore_record_fini(&record);
+    return rc;
+}
+
+static void an_upload_survives_a_disk_that_fails_at_any_call(void **state) {
+    (void)state;
+    const ckks_params params = fixture_params(10, 3, 1, 1);
+    const key_requirement wanted[] = {{KEY_RELINEARISATION, 0, 2}, {KEY_GALOIS, 5, 1}};
+    uint64_t n = 1, refused = 0;
+    key_set_fixture_init(&keys, &params, wanted, 2, 20000);
+    for (;; n++) {
+        char command[96];
+        ckks_error err = {0};
+        snprintf(store, sizeof store, "/tmp/test-system-store.XXXXXX");
+        assert_non_null(mkdtemp(store));
+        system_fault_set(n, n % 2 ? ENOSPC : EIO);
+        ckks_status rc = store_open(&err);
+        if (rc == CKKS_OK) rc = store_upload(&err);
+        const bool has_failed = system_fault_calls() >= n;
+        system_fault_set(0, 0);
+        if (has_failed) {
+            if (rc != CKKS_IO) fail_msg("call %lu: %s: %s", n, ckks_status_name(rc), err.message);
+            if (!strstr(err.message, store)) fail_msg("call %lu does not name its file: %s", n, err.message);
+            refused++;
+            /* a start clears up, and the same upload goes on */
+            ckks_error again = {0};
+            if ((rc = store_open(&again)) == CKKS_OK) rc = store_upload(&again);
+            if (rc != CKKS_OK && rc != CKKS_ALREADY_EXISTS) fail_msg("after call %lu: %s", n, again.message);
+        }
+        snprintf(command, sizeof command, "%s/payload", store);
+        assert_int_equal(files_in(command), 1);
+        snprintf(command, sizeof command, "%s/staging", store);
+        assert_int_equal(files_in(command), 0);
+        keystore_close(ks);
+        ks = NULL;
+        snprintf(command, sizeof command, "rm -rf %s", store);
+        assert_int_equal(system(command), 0); // NOLINT(cert-env33-c): a folder of our own
+        if (!has_failed) {
+            assert_int_equal(rc, CKKS_OK);
+            break;
+        }
+        assert_true(n < 1000);
+    }
+    assert_true(refused >= 10);
+    printf("  an upload: %lu calls\n", n - 1);
+    key_set_fixture_fini(&keys);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_is_replaced_or_made_whole_or_not_at_all),
+        cmocka_unit_test(a_file_that_cannot_be_read_is_said_to_be_so),
+        cmocka_unit_test(an_upload_survives_a_disk_that_fails_at_any_call),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
