@@ -48,14 +48,16 @@ static off_t bytes_of_opened(void) {
 static int run_each(int count, char **names) {
     int failed = 0;
     for (int i = 0; i < count; i++) {
+        char name[64];
         char *argument = strchr(names[i], ':');
-        if (argument) *argument++ = 0;
-        char *argv[] = {names[i], argument, NULL};
+        if (argument) argument++;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(names[i], ":"), names[i]);
+        char *argv[] = {name, argument, NULL};
         const off_t before = bytes_of_opened();
         printf("--- %s\n", names[i]);
         fflush(stdout);
-        setenv("CKKSD_DEVICE_TEST", names[i], 1);
-        const int rc = run(names[i], argument ? 2 : 1, argv);
+        setenv("CKKSD_DEVICE_TEST", name, 1);
+        const int rc = run(name, argument ? 2 : 1, argv);
         fflush(stderr);
         printf("--- %s: %d%s\n", names[i], rc, bytes_of_opened() > before ? ", card" : "");
         fflush(stdout);

@@ -63,7 +63,7 @@ each() { # each FUNCTION: once for each line of stdin, its words as arguments, J
 members() { # members GROUP: its tests
     case $1 in
     kernels-*64) echo "test_cuda_kernels:${1#kernels-}" ;; # one of the two data paths
-    kernels-*) echo test_cuda_kernels ;;                   # one size, under a tool
+    kernels) for size in $KERNEL_SIZES; do echo "test_cuda_kernels:$size"; done ;; # both, sizes one by one
     visible) ./device-tests | grep -E "$VISIBLE" ;;
     daemons) ./device-tests | grep -E '^test_daemon' ;;
     sources) echo test_c18_no_bypass ;; # reads the sources
@@ -79,7 +79,7 @@ run_group() { # run_group GROUP [TOOL]: its output, exit code and seconds in $wo
     if [ "$group" = visible ] || [[ $group =~ $VISIBLE ]]; then vars+=(CKKSD_TEST_HOST_VISIBLE=1); fi
     if [ "$group" = sources ]; then folder=$work/source; fi
     if [ -n "$tool" ]; then
-        case $group in kernels-*) vars+=("CKKSD_TEST_SHORT=${group#kernels-}") ;; *) vars+=(CKKSD_TEST_SHORT=1) ;; esac
+        vars+=(CKKSD_TEST_SHORT=1)
         tool="compute-sanitizer --tool $tool --error-exitcode 9"
     fi
     # shellcheck disable=SC2046,SC2086 # words are arguments
@@ -90,7 +90,7 @@ run_group() { # run_group GROUP [TOOL]: its output, exit code and seconds in $wo
 }
 said_of() { # said_of TEST KEY: its part of the process's output
     [ -f "$work/$2.log" ] || return
-    awk -v t="${1%%:*}" '$0 == "--- " t {on = 1} on {print} index($0, "--- " t ": ") == 1 {exit}' "$work/$2.log"
+    awk -v t="$1" '$0 == "--- " t {on = 1} on {print} index($0, "--- " t ": ") == 1 {exit}' "$work/$2.log"
 }
 count() { sed -n "$1" | awk '{n += $1} END {print n + 0}'; }
 
@@ -131,17 +131,16 @@ verdict() { # verdict TEST KEY: what a tool says between a test's first and last
     if [ -f "$work/$2.end" ]; then read -r rc s <"$work/$2.end"; else rc=124; fi
     late=$((rc == 124 || (rc == 137 && s >= LIMIT_S)))
     [ -f "$work/$2.log" ] || { echo not_run; return; }
-    said_of "$1" "$2" | awk -v t="${1%%:*}" -v limit="$LIMIT_S" -v late=$late '
+    said_of "$1" "$2" | awk -v t="$1" -v limit="$LIMIT_S" -v late=$late '
         {begun = 1}
         index($0, "--- " t ": ") == 1 {ended = 1; code = $3 + 0; next}
         /^=========./ && !/COMPUTE-SANITIZER|SUMMARY: 0 / {said++}
         END {print said ? "errors" : ended && !code ? "clean" : ended ? "exit:" code : !late ? "died" : begun ? ">" limit "s" : "not_run"}'
 }
 sanitize() {
-    local groups group tool t row key clean bad late
+    local groups="rest kernels visible" group tool t row key clean bad late
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not here: skipped"; return; }
     # tests that start daemons are left out: a daemon for each test, and minutes for each under a tool
-    groups="rest $(for t in $KERNEL_SIZES; do echo "kernels-$t"; done) visible"
     echo "compute-sanitizer on every test that uses the card, in short, $JOBS processes at a time, $LIMIT_S s each at most"
     for group in $groups; do for tool in $TOOLS; do echo "$group $tool"; done; done | each run_group
     : >"$work/verdicts"
@@ -156,7 +155,7 @@ sanitize() {
             done
             [ -n "$key" ] || continue # the card was not opened
             echo "$row" >>"$work/verdicts"
-            case $group in kernels-1) t+=", N = 2^10, 2^11" ;; kernels-*) t+=", N = 2^${group#kernels-}" ;; esac
+            case $t in *:1) t=${t%:1}", N = 2^10, 2^11" ;; *:*) t=${t/:/, N = 2^} ;; esac
             # shellcheck disable=SC2086
             printf '  %-34s%s\n' "$t" "$(printf ' %-10s' $row)"
         done

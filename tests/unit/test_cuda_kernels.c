@@ -578,14 +578,16 @@ static void every_kernel_of_the_integer_path_gives_the_cpu_words(void **state) {
     every_kernel("i64");
 }
 
-/* argument: f64 or i64, one path alone; both otherwise */
+/* argument: f64 or i64, one path alone; a number: as CKKSD_TEST_SHORT; none: everything */
 int main(int argc, char **argv) {
+    const bool is_number = argc > 1 && argv[1][0] >= '0' && argv[1][0] <= '9';
+    if (is_number) setenv("CKKSD_TEST_SHORT", argv[1], 1);
     const struct CMUnitTest f64[] = {cmocka_unit_test(every_kernel_of_the_f64_path_gives_the_cpu_words)};
     const struct CMUnitTest i64[] = {cmocka_unit_test(every_kernel_of_the_integer_path_gives_the_cpu_words)};
     int failed = 0;
-    if (argc < 2 || strcmp(argv[1], "f64") == 0)
+    if (argc < 2 || is_number || strcmp(argv[1], "f64") == 0)
         failed += cmocka_run_group_tests_name("cuda kernels, FP64", f64, NULL, NULL);
-    if (argc < 2 || strcmp(argv[1], "i64") == 0)
+    if (argc < 2 || is_number || strcmp(argv[1], "i64") == 0)
         failed += cmocka_run_group_tests_name("cuda kernels, 64-bit integers", i64, NULL, NULL);
     return failed;
 }
