@@ -30,7 +30,7 @@ static void host_refusal_leaves_payload_and_handle_as_they_were(void **state) {
     bad[4][1].source = (graph_source)9;
     bad[5][1].is_seeded = false; /* the bytes are of one component */
     bad[6][1].signature.limb_count--;
-    bad[7][1].lineage[0] ^= 1;
+    bad[7][1].lineage[LINEAGE_BYTES - 1] ^= 1;
     for (int i = 0; i < 8; i++) {
         ckks_error err = {0};
         assert_true(graph_program_copy_inputs_from(t.program, &handle, bad[i], 2, f.keys, &err) != CKKS_OK);
@@ -154,6 +154,78 @@ static void verdict_voids_the_reply_and_poisons_until_a_good_copy(void **state) 
     }
     test_program_fini(&t);
     sample_destroy(a), sample_destroy(b);
+    program_fixture_close(&f);
+}
+
+/* ---- entries of a batch ---- */
+
+#define BATCH 3u
+
+static ckks_status pass(void *context, graph_region *region, const ckks_value *in, uint32_t count,
+                        ckks_error *err) {
+    const program_fixture *f = context;
+    const kernel_basis basis = {0, FIXTURE_LEVEL + 1, 0};
+    const kernel_unary_args args = {
+        .tables = f->tables,
+        .out = {region->outputs[0].words, 2 * BATCH, FIXTURE_LEVEL + 1, basis},
+        .a = {in[0].words, 2 * BATCH, FIXTURE_LEVEL + 1, basis},
+    };
+    (void)count;
+    const ckks_status rc = device_launch(region->evaluator->stream, KERNEL_COPY, &args, err);
+    return rc == CKKS_OK ? graph_region_output(region, 0, &region->outputs[0], err) : rc;
+}
+
+/* Whole ciphertexts in one input: none of them may be a message in the clear. */
+static void every_entry_of_a_batch_is_looked_at(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    value_signature signature = a->signature;
+    signature.batch_count = BATCH;
+    signature.bytes *= BATCH;
+    graph_program_config config = {.context = f.context,
+                                   .tables = f.tables,
+                                   .callable = pass,
+                                   .callable_context = &f,
+                                   .inputs = &signature,
+                                   .input_count = 1,
+                                   .outputs = &signature,
+                                   .output_count = 1};
+    workspace_plan *plan = NULL;
+    graph_program *program = NULL;
+    assert_ok(graph_plan_workspace(&plan, f.dev, &config, NULL));
+    config.workspace = plan;
+    assert_ok(graph_program_create(&program, f.slot, &config, NULL));
+    ckks_value example = {.signature = signature};
+    uint64_t *words = NULL;
+    assert_ok(device_allocate(f.dev, (void **)&words, signature.bytes, MEMORY_STATIC, NULL));
+    example.words = words;
+    for (uint32_t i = 0; i < BATCH; i++)
+        assert_ok(
+            device_copy_in(f.stream, words + i * a->signature.bytes / 8, a->words, a->signature.bytes, NULL));
+    assert_ok(device_stream_synchronize(f.stream, NULL));
+    assert_ok(graph_program_capture(program, 0, &example, NULL, NULL));
+    uint8_t *packed = malloc((size_t)(BATCH * a->packed_bytes));
+    assert_non_null(packed);
+    graph_input input = sample_input(a, GRAPH_SOURCE_PACKED_HOST, false);
+    input.signature = signature, input.data = packed, input.bytes = BATCH * a->packed_bytes;
+    for (uint32_t clear = 0; clear <= BATCH; clear++) { /* BATCH: none is in the clear */
+        graph_result result = {0};
+        ckks_error err = {0};
+        for (uint32_t i = 0; i < BATCH; i++) memcpy(packed + i * a->packed_bytes, a->packed, a->packed_bytes);
+        if (clear < BATCH)
+            memset(packed + clear * a->packed_bytes + a->packed_bytes / 2, 0, (size_t)a->packed_bytes / 2);
+        assert_status(graph_program_replay(program, &result, &input, 1, NULL, GRAPH_OUTPUT_OWNED, &err),
+                      clear < BATCH ? CKKS_RESIDUE_RANGE : CKKS_OK);
+        if (clear < BATCH) assert_string_equal(err.message, "the second component is zero");
+        graph_result_release(&result);
+    }
+    free(packed);
+    graph_program_destroy(program);
+    workspace_plan_destroy(plan);
+    device_free(f.dev, words);
+    sample_destroy(a);
     program_fixture_close(&f);
 }
 
@@ -291,6 +363,7 @@ int main(void) {
         cmocka_unit_test(host_refusal_leaves_payload_and_handle_as_they_were),
         cmocka_unit_test(pageable_words_out_of_range_are_refused_by_the_host),
         cmocka_unit_test(verdict_voids_the_reply_and_poisons_until_a_good_copy),
+        cmocka_unit_test(every_entry_of_a_batch_is_looked_at),
         cmocka_unit_test(verdict_of_a_replaced_payload_does_not_poison_the_new_one),
         cmocka_unit_test(any_packed_bytes_are_safe),
         cmocka_unit_test(copy_leaves_a_stated_state_whichever_device_call_fails),

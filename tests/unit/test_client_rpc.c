@@ -32,6 +32,7 @@ typedef enum lie {
     SCALE_ONE_ULP_OFF,
     OTHER_PARAMETERS,
     SHORT_SEGMENT,
+    LONG_SEGMENT,
     WRONG_SEGMENT_KIND,
     WRONG_REQUEST_ID,
     NO_STATUS,
@@ -192,7 +193,8 @@ static void answer_infer(fake_server *s, fake_reply *r, const Ckksd__V1__Request
     r->segment_count = s->mode == EXTRA_SEGMENT ? 2 : 1;
     r->segment_kind = s->mode == WRONG_SEGMENT_KIND ? 2 : 1;
     r->segment[0] = r->segment[1] = infer_words;
-    r->segment_bytes[0] = r->segment_bytes[1] = 2 * half - (s->mode == SHORT_SEGMENT ? 16 : 0);
+    r->segment_bytes[0] = r->segment_bytes[1] =
+        2 * half - (s->mode == SHORT_SEGMENT ? 16 : 0) + (s->mode == LONG_SEGMENT ? 16 : 0);
     if (s->mode == REFUSE_UNKNOWN_KEY) refuse(r, RPC_NOT_FOUND, "KEY_UNKNOWN", "no such key set", 0);
     /* colour, line ends, U+202E (right to left), a broken byte */
     static const char escapes[] = {'l', 'o', 'o',        'k',        ':',        0x1b,       '[',
@@ -328,7 +330,7 @@ static int set_up(void **state) {
     snprintf(server.address, sizeof server.address, "ipc:///tmp/ckks-rpc-%d.sock", (int)getpid());
     snprintf(server.bulk_address, sizeof server.bulk_address, "ipc:///tmp/ckks-rpc-%d-bulk.sock",
              (int)getpid());
-    infer_words = malloc(2 * packing_poly_bytes(&server.fixture.params, 1, false, 1));
+    infer_words = calloc(1, 2 * packing_poly_bytes(&server.fixture.params, 1, false, 1) + 16);
     if (nng_rep0_open(&server.socket) != 0 ||
         nng_pipe_notify(server.socket, NNG_PIPE_EV_REM_POST, pipe_gone, &server) != 0 ||
         nng_listen(server.socket, server.address, NULL, 0) != 0 ||
@@ -404,6 +406,7 @@ static void a_reply_that_is_not_what_was_asked_for_is_never_decrypted(void **sta
         {"a scale off by one bit", SCALE_ONE_ULP_OFF, CKKS_UNTRUSTED_SERVER},
         {"other parameters", OTHER_PARAMETERS, CKKS_UNTRUSTED_SERVER},
         {"a short ciphertext", SHORT_SEGMENT, CKKS_UNTRUSTED_SERVER},
+        {"a long ciphertext", LONG_SEGMENT, CKKS_UNTRUSTED_SERVER},
         {"a segment of another kind", WRONG_SEGMENT_KIND, CKKS_UNTRUSTED_SERVER},
         {"another request's id", WRONG_REQUEST_ID, CKKS_UNTRUSTED_SERVER},
         {"no status", NO_STATUS, CKKS_UNTRUSTED_SERVER},

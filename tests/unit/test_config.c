@@ -1,5 +1,5 @@
 /* The configuration: the sample is its manual and cannot drift; what is wrong is named by file and line. */
-#include "daemon/config.h"
+#include "daemon/server.h"
 
 #include <openssl/pem.h>
 #include <openssl/x509.h>
@@ -193,6 +193,20 @@ static void plaintext_beyond_loopback_needs_a_word(void **state) {
     assert_int_equal(config_url_check("wss://*:1/path", false, true, NULL), CKKS_OK);
 }
 
+static void root_the_daemons_user_and_those_listed_may_administer(void **state) {
+    (void)state;
+    server *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    const uint64_t nobody = (uint64_t)geteuid() + 4711;
+    snprintf(s->config.admin_uids.item[0], CONFIG_TEXT_MAX, "%llu", (unsigned long long)nobody);
+    assert_true(server_is_admin(s, 0) && server_is_admin(s, geteuid()));
+    assert_false(server_is_admin(s, nobody)); /* the list has no line yet */
+    s->config.admin_uids.count = 1;
+    assert_true(server_is_admin(s, nobody));
+    assert_false(server_is_admin(s, nobody + 1));
+    free(s);
+}
+
 /* ---- files ---- */
 
 static void a_missing_file_of_the_configuration_is_named_with_its_line(void **state) {
@@ -291,6 +305,7 @@ int main(void) {
         cmocka_unit_test(what_is_wrong_is_named_by_file_and_line),
         cmocka_unit_test(nul_bytes_and_overlong_files_are_refused),
         cmocka_unit_test(plaintext_beyond_loopback_needs_a_word),
+        cmocka_unit_test(root_the_daemons_user_and_those_listed_may_administer),
         cmocka_unit_test(a_missing_file_of_the_configuration_is_named_with_its_line),
         cmocka_unit_test(a_certificate_and_a_key_that_do_not_belong_together_are_refused),
     };

@@ -167,6 +167,10 @@ static void over_the_byte_budget_the_oldest_reply_goes_first(void **state) {
         uint8_t which[16] = {i};
         assert_int_equal(dedupe_find(&d, "acme", which, 11) != NULL, i >= 3);
     }
+    /* a large one takes the room of several */
+    finish(enter("acme", id, 11, &is_new), 2000 + DEDUPE_ENTRY_BYTES, 12);
+    assert_true(d.bytes <= d.bytes_max);
+    assert_non_null(dedupe_find(&d, "acme", id, 12));
 }
 
 static void a_window_of_no_time_keeps_nothing(void **state) {

@@ -165,6 +165,12 @@ static void short_segment(tiny_client *c, daemon_call *call) {
     (void)c;
     call->segment_bytes[0] -= 16;
 }
+static void long_segment(tiny_client *c, daemon_call *call) {
+    static uint8_t longer[1 << 20];
+    CKKS_ASSERT(c->packed_bytes + 16 <= sizeof longer);
+    memcpy(longer, c->packed, c->packed_bytes);
+    call->segments[0] = longer, call->segment_bytes[0] += 16;
+}
 static void no_segment(tiny_client *c, daemon_call *call) {
     (void)c;
     call->segment_count = 0;
@@ -217,6 +223,7 @@ static void each_fault_is_refused_by_name_and_a_good_request_still_works(void **
         {"wrong basis", wrong_basis, RPC_INVALID_ARGUMENT, NULL, NULL},
         {"no signature", no_signature, RPC_INVALID_ARGUMENT, NULL, NULL},
         {"short segment", short_segment, RPC_INVALID_ARGUMENT, NULL, NULL},
+        {"long segment", long_segment, RPC_INVALID_ARGUMENT, NULL, NULL},
         {"no segment", no_segment, RPC_INVALID_ARGUMENT, NULL, NULL},
         {"two segments", two_segments, RPC_INVALID_ARGUMENT, NULL, NULL},
         {"wrong segment kind", wrong_segment_kind, RPC_INVALID_ARGUMENT, NULL, NULL},

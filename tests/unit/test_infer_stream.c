@@ -470,6 +470,32 @@ static void a_journal_altered_anywhere_is_refused_or_does_no_harm(void **state) 
     free(journal_text), free(part_text);
 }
 
+/* each line good in itself: one of an earlier place where a later one was would give rows twice */
+static void lines_of_a_journal_in_another_order_are_refused(void **state) {
+    (void)state;
+    char *journal_text, *part_text, *lines[8];
+    size_t journal_size, part_size, count = 0;
+    ckks_error err;
+    infer_stream_figures figures;
+    two_parts(&journal_text, &journal_size, &part_text, &part_size);
+    for (char *at = journal_text; count < 8 && *at; at = strchr(at, '\n') + 1) lines[count++] = at;
+    assert_true(count >= 3 && journal_text[journal_size - 1] == '\n');
+    const size_t before = (size_t)(lines[count - 2] - journal_text),
+                 first = (size_t)(lines[count - 1] - lines[count - 2]),
+                 second = journal_size - before - first;
+    char *swapped = malloc(journal_size);
+    assert_non_null(swapped);
+    memcpy(swapped, journal_text, before);
+    memcpy(swapped + before, lines[count - 1], second);
+    memcpy(swapped + before + second, lines[count - 2], first);
+    clean();
+    spill(part_path, part_text, part_size);
+    spill(journal_path, swapped, journal_size);
+    assert_int_equal(run(1, &figures, &err), CKKS_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.message, "to begin again"));
+    free(swapped), free(journal_text), free(part_text);
+}
+
 static void a_journal_of_another_model_key_or_rounding_is_refused_and_kept(void **state) {
     (void)state;
     char *journal_text, *part_text, *now;
@@ -546,6 +572,7 @@ int main(void) {
         cmocka_unit_test(an_interrupt_finishes_the_parts_under_way_and_says_where_it_stopped),
         cmocka_unit_test(a_journal_cut_anywhere_is_gone_on_with),
         cmocka_unit_test(a_journal_altered_anywhere_is_refused_or_does_no_harm),
+        cmocka_unit_test(lines_of_a_journal_in_another_order_are_refused),
         cmocka_unit_test(a_journal_of_another_model_key_or_rounding_is_refused_and_kept),
         cmocka_unit_test(rows_that_changed_since_are_refused_and_so_are_results_that_went),
         cmocka_unit_test(a_bad_row_is_named_and_what_came_before_it_stays),
