@@ -37,6 +37,14 @@ ckks_status graph_substitute(ir_graph *out, const ir_graph *in, double tolerance
 ckks_status graph_scale_input(ir_graph *out, const ir_graph *in, const double *factor, ckks_error *err);
 ckks_status graph_scale_output(ir_graph *g, double factor, ckks_error *err);
 
+/* graph_scale_inner divides values that polynomials do not read and that reach beyond SCALE_SIZE_MAX on the
+ * observed rows (graph_observe must have been called, and is out of date after) by powers of two, to
+ * SCALE_SIZE_TARGET, and takes the factors back where they are read (scale.c). The output is what it was,
+ * divided by *output_factor. Nodes keep their numbers; their terms and coefficients are new. */
+#define SCALE_SIZE_MAX    128.0
+#define SCALE_SIZE_TARGET 64.0
+ckks_status graph_scale_inner(bool *is_changed, double *output_factor, ir_graph *g, ckks_error *err);
+
 /* graph_levels: levels that each node's value needs after it (output: 0) in levels[count]; returns the
  * input's, the depth. */
 uint32_t graph_levels(uint32_t *levels, const ir_graph *g);

@@ -230,16 +230,30 @@ static ckks_status scale_input(compilation *c, ckks_error *err) {
                          : rc;
 }
 
-static ckks_status scale_output(compilation *c, ckks_error *err) {
+static ckks_status scale_scores(compilation *c, ckks_error *err) {
     const ir_node *n = &c->graph.nodes[c->graph.output];
     const double largest = fmax(fabs(n->minimum), fabs(n->maximum));
     if (largest <= SCORE_SIZE_MAX) return CKKS_OK;
     c->score_scale = exp2(ceil(log2(largest / SCORE_SIZE_MAX)));
-    ckks_status rc = graph_scale_output(&c->graph, 1 / c->score_scale, err);
-    if (rc == CKKS_OK) rc = graph_observe(&c->graph, &c->data, c->scores, err);
-    return rc == CKKS_OK
-               ? report_note(c->report, err, "scores are multiplied by %g after decryption", c->score_scale)
-               : rc;
+    const ckks_status rc = graph_scale_output(&c->graph, 1 / c->score_scale, err);
+    return rc == CKKS_OK ? graph_observe(&c->graph, &c->data, c->scores, err) : rc;
+}
+
+/* scores, then what is between layers */
+static ckks_status scale_output(compilation *c, ckks_error *err) {
+    bool is_changed;
+    double factor;
+    ckks_status rc = scale_scores(c, err);
+    if (rc == CKKS_OK) rc = graph_scale_inner(&is_changed, &factor, &c->graph, err);
+    if (rc == CKKS_OK && is_changed) {
+        c->score_scale *= factor;
+        rc = graph_observe(&c->graph, &c->data, c->scores, err);
+        if (rc == CKKS_OK)
+            rc = report_note(c->report, err,
+                             "large values between layers are carried divided by powers of two");
+    }
+    if (rc != CKKS_OK || c->score_scale == 1) return rc;
+    return report_note(c->report, err, "scores are multiplied by %g after decryption", c->score_scale);
 }
 
 /* ---- back half: parameters, program, proof ---- */

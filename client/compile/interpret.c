@@ -126,6 +126,7 @@ ckks_status onnx_interpret(double *scores, const onnx_model *model, const double
         rc = model_evaluate(model, rows + r * model->input_shape.count, true, values, &scratch, err);
         for (uint32_t i = 0; i < score_count && rc == CKKS_OK; i++) {
             scores[r * score_count + i] = values[model->score_value].data[i];
+            if (model->is_negated) scores[r * score_count + i] = -scores[r * score_count + i];
             if (!isfinite(scores[r * score_count + i]))
                 rc = ckks_error_set(err, CKKS_OUT_OF_RANGE, "row", "row %llu: score %u is not finite",
                                     (unsigned long long)r, i);

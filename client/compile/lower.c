@@ -8,9 +8,38 @@
 
 #include <string.h>
 
+/* layers with weights: what stands before the first of them prepares columns */
+static bool has_weights(const model_node *node) {
+    static const char *const types[] = {"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(node->type, types[i]) == 0) return true;
+    return strncmp(node->type, "ai.onnx.ml.Linear", 17) == 0 ||
+           strncmp(node->type, "ai.onnx.ml.SVM", 14) == 0;
+}
+
+static void set_prepared(lowering *l, const model_node *node) {
+    bool is_prepared = !has_weights(node);
+    for (uint32_t k = 0; k < node->input_count; k++)
+        if (node->inputs[k] != MODEL_NONE) is_prepared = is_prepared && l->is_prepared[node->inputs[k]];
+    for (uint32_t k = 0; k < node->output_count; k++) l->is_prepared[node->outputs[k]] = is_prepared;
+}
+
+/* Comparisons and the like that prepare columns of a table, as pipelines of scikit-learn do */
+static bool prepares_columns(const lowering *l, const model_node *node) {
+    const onnx_model *m = l->model;
+    if (!node->op || (node->op->flags & OPERATOR_REFUSED) || !l->is_prepared[node->outputs[0]]) return false;
+    for (uint32_t n = (uint32_t)(node - m->nodes) + 1; n < m->node_count; n++)
+        if (has_weights(&m->nodes[n])) return true;
+    return false;
+}
+
+#define PREPARE                                                                                              \
+    "it prepares columns: do that before encryption, with the data in the clear (scikit-learn: export "      \
+    "pipeline[-1] alone, and give rows as pipeline[:-1].transform makes them)"
+
 ckks_status lower_refuse(lowering *l, const model_node *node, const char *reason, const char *way_out,
                          ckks_error *err) {
-    return model_refuse(l->model, node, reason, way_out, err);
+    return model_refuse(l->model, node, reason, prepares_columns(l, node) ? PREPARE : way_out, err);
 }
 
 void lower_pass(lowering *l, const model_node *node) {
@@ -152,6 +181,7 @@ static ckks_status lower_operator(lowering *l, const model_node *node, ckks_erro
 
 static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *err) {
     bool is_constant = true, is_client = false, is_unknown = false;
+    set_prepared(l, node);
     if (!node->op || l->symbols[node->outputs[0]].kind == SYMBOL_CONSTANT) return CKKS_OK;
     for (uint32_t k = 0; k < node->input_count; k++) {
         if (node->inputs[k] == MODEL_NONE) continue;
@@ -225,6 +255,7 @@ static ckks_status lower_label(lowered_model *out, lowering *l, ckks_error *err)
     ckks_status rc = CKKS_OK;
     m->left_out = NULL;
     m->score_value = label->score_value;
+    m->is_negated = label->is_negated;
     out->graph.output = label->node;
     for (uint32_t i = 0; i < m->output_count && rc == CKKS_OK; i++) {
         const symbol *s = &l->symbols[m->outputs[i]];
@@ -263,6 +294,7 @@ static ckks_status lower_outputs(lowered_model *out, lowering *l, ckks_error *er
             is_found = true;
             out->graph.output = s->node;
             m->score_value = s->kind == SYMBOL_CLIENT ? s->score_value : value;
+            m->is_negated = s->is_negated;
         }
         is_refused = is_refused || s->is_refused;
         const bool is_same = out->graph.output == s->node && steps_merge(&out->steps, &s->steps);
@@ -314,9 +346,11 @@ ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ck
     ir_init(&out->graph, memory);
     l.symbols = arena_take(memory, model->value_count, sizeof *l.symbols);
     l.is_final = arena_take(memory, model->value_count, 1);
+    l.is_prepared = arena_take(memory, model->value_count, 1);
     l.is_pair = arena_take(memory, model->node_count, 1);
-    if (!l.symbols || !l.is_final || !l.is_pair)
+    if (!l.symbols || !l.is_final || !l.is_prepared || !l.is_pair)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the graph");
+    memset(l.is_prepared, 1, model->value_count);
     find_pairs(&l);
     find_final(&l);
     for (uint32_t i = 0; i < model->value_count; i++)

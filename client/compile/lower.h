@@ -52,6 +52,7 @@ typedef struct symbol {
     uint32_t score_value; /* CLIENT: ONNX value that is the scores when evaluated with scores_only */
     bool is_label;        /* CLIENT: a label, not a vector */
     client_steps steps;   /* CLIENT */
+    bool is_negated;      /* CLIENT: the node's elements are the scores' under the other sign */
     bool is_refused;      /* stands behind a refused operator: walked on for the sake of further refusals */
 } symbol;
 
@@ -63,6 +64,7 @@ typedef struct lowering {
     uint8_t
         *is_final; /* [value_count]: only graph outputs and operators that the client runs use this value */
     uint64_t entry_count; /* of all matrices so far: a small file must not be able to fill the memory */
+    uint8_t *is_prepared; /* [value_count]: no layer with weights stands between the rows and this value */
     uint8_t *is_pair;     /* [node_count]: part of [1 - p, p] (lower.c) */
 } lowering;
 

@@ -128,6 +128,7 @@ struct onnx_model {
     uint32_t *buckets;
     uint32_t score_value; /* where the encrypted part ends; found by lowering, MODEL_NONE before */
     const char *left_out; /* outputs that the package does not give, or NULL; found by lowering */
+    bool is_negated;      /* scores are given under the other sign: the label is that of the least */
     uint32_t score_count; /* its elements, before what the client does with them */
     uint32_t refusal_count, refusal_capacity;
     compile_refusal *refusals; /* of operators, by node */

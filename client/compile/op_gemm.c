@@ -204,6 +204,52 @@ static ckks_status lower_product(lowering *l, const model_node *node, const prod
     return lower_linear(l, node, lower_symbol(l, node, is_a ? 0 : 1)->node, matrix, bias, err);
 }
 
+/* what there is so far, plus beta * an encrypted C */
+static ckks_status add_encrypted(lowering *l, const model_node *node, const uint32_t *index, double beta,
+                                 ckks_error *err) {
+    const model_value *v = l->model->values;
+    const uint32_t count = v[node->outputs[0]].sample.count;
+    const symbol *so_far = &l->symbols[node->outputs[0]];
+    ir_node made = {.kind = IR_LINEAR, .count = count, .term_count = 2};
+    double *factor = arena_take(l->memory, count, sizeof *factor);
+    sparse *same, *c;
+    if (so_far->kind != SYMBOL_ENCRYPTED) return CKKS_OK; /* refused */
+    made.terms = arena_take(l->memory, 2, sizeof *made.terms);
+    made.bias = arena_take(l->memory, count, sizeof *made.bias);
+    if (!factor || !made.terms || !made.bias)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a sum");
+    for (uint32_t i = 0; i < count; i++) factor[i] = beta;
+    ckks_status rc = sparse_gather(&same, l->memory, count, count, NULL, NULL, err);
+    if (rc == CKKS_OK)
+        rc = sparse_gather(&c, l->memory, count, v[node->inputs[2]].sample.count, index, factor, err);
+    if (rc != CKKS_OK) return rc;
+    made.terms[0] = (ir_term){so_far->node, same};
+    made.terms[1] = (ir_term){lower_symbol(l, node, 2)->node, c};
+    return lower_append(l, node, &made, err);
+}
+
+/* both factors are constant, C is not */
+static ckks_status lower_constant_product(lowering *l, const model_node *node, const product *p,
+                                          const uint32_t *index, ckks_error *err) {
+    const model_value *v = l->model->values;
+    const double *a = v[node->inputs[0]].constant.data, *b = v[node->inputs[1]].constant.data;
+    const uint32_t count = p->m * p->n;
+    double *bias = arena_take(l->memory, count, sizeof *bias);
+    double *factor = arena_take(l->memory, count, sizeof *factor);
+    sparse *c;
+    if (!bias || !factor)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a sum");
+    for (uint32_t i = 0; i < count; i++) {
+        factor[i] = node_float(node, "beta", 1.0);
+        for (uint32_t k = 0; k < p->k; k++)
+            bias[i] += p->alpha * a[i / p->n * p->a_row + k * p->a_column] *
+                       b[k * p->b_row + i % p->n * p->b_column];
+    }
+    const ckks_status rc =
+        sparse_gather(&c, l->memory, count, v[node->inputs[2]].sample.count, index, factor, err);
+    return rc == CKKS_OK ? lower_linear(l, node, lower_symbol(l, node, 2)->node, c, bias, err) : rc;
+}
+
 static ckks_status gemm_lower(lowering *l, const model_node *node, ckks_error *err) {
     product p = {0};
     const model_value *v = l->model->values;
@@ -212,16 +258,19 @@ static ckks_status gemm_lower(lowering *l, const model_node *node, ckks_error *e
     if (rc != CKKS_OK) return rc;
     const bool has_c = node->input_count > 2 && node->inputs[2] != MODEL_NONE;
     if (!has_c) return lower_product(l, node, &p, NULL, err);
-    if (lower_symbol(l, node, 2)->kind != SYMBOL_CONSTANT)
-        return lower_refuse(l, node, "its C depends on the input", "use MatMul followed by Add", err);
-    const tensor *y = &v[node->outputs[0]].sample, *c = &v[node->inputs[2]].constant;
+    const tensor *y = &v[node->outputs[0]].sample, *c = &v[node->inputs[2]].sample;
     const double beta = node_float(node, "beta", 1.0);
     uint32_t *index = arena_take(l->memory, y->count, sizeof *index);
     double *bias = arena_take(l->memory, y->count, sizeof *bias);
     if (!index || !bias)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a bias");
     broadcast_index(index, y, c);
-    for (uint32_t i = 0; i < y->count; i++) bias[i] = beta * c->data[index[i]];
+    if (lower_is_encrypted(l, node, 2)) {
+        if (lower_only_encrypted(l, node, 2)) return lower_constant_product(l, node, &p, index, err);
+        rc = lower_product(l, node, &p, NULL, err);
+        return rc == CKKS_OK ? add_encrypted(l, node, index, beta, err) : rc;
+    }
+    for (uint32_t i = 0; i < y->count; i++) bias[i] = beta * v[node->inputs[2]].constant.data[index[i]];
     return lower_product(l, node, &p, bias, err);
 }
 

@@ -5,6 +5,7 @@
 #include "client/compile/groups.h"
 
 #include <math.h>
+#include <string.h>
 
 /* the axis, counted from the front; MODEL_NONE if out of range */
 static uint32_t axis_of(const model_node *node, const tensor *x, int64_t otherwise) {
@@ -97,6 +98,10 @@ static ckks_status softmax_lower(lowering *l, const model_node *node, ckks_error
     return CKKS_OK;
 }
 
+static bool takes_least(const model_node *node) {
+    return strcmp(node->proto->op_type, "ArgMin") == 0;
+}
+
 static ckks_status argmax_evaluate(evaluation *e, ckks_error *err) {
     const tensor *x = e->in[0];
     const uint32_t axis = axis_of(e->node, x, 0);
@@ -115,12 +120,29 @@ static ckks_status argmax_evaluate(evaluation *e, ckks_error *err) {
         uint32_t best = 0;
         for (uint32_t k = 1; k < size; k++) {
             const double gain = from[(size_t)k * stride] - from[(size_t)best * stride];
-            if (gain > 0 || (gain == 0 && takes_last)) best = k;
+            if ((takes_least(e->node) ? gain < 0 : gain > 0) || (gain == 0 && takes_last)) best = k;
         }
         e->out[0]->data[i] = best;
     }
     e->out[0]->is_integer = true;
     return CKKS_OK;
+}
+
+/* the least score is the largest of what is under the other sign; roots keep the order */
+static ckks_status negate_scores(symbol *s, lowering *l, const model_node *node, ckks_error *err) {
+    const uint32_t count = l->graph->nodes[s->node].count;
+    double *minus = arena_take(l->memory, count, sizeof *minus);
+    sparse *m;
+    const bool is_shown = s->kind == SYMBOL_ENCRYPTED || s->steps.link == POST_SQRT;
+    s->kind = SYMBOL_UNKNOWN;
+    if (!is_shown || s->is_negated)
+        return lower_refuse(l, node, "the least of what a softmax or another link gives",
+                            "take it of the scores before", err);
+    if (!minus) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for scores");
+    for (uint32_t i = 0; i < count; i++) minus[i] = -1;
+    s->is_negated = true, s->steps.link = POST_NONE, s->kind = SYMBOL_CLIENT;
+    const ckks_status rc = sparse_gather(&m, l->memory, count, count, NULL, minus, err);
+    return rc == CKKS_OK ? ir_linear(&s->node, l->graph, s->node, m, NULL, node->label, err) : rc;
 }
 
 static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error *err) {
@@ -134,6 +156,10 @@ static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error 
     if (from->is_label) return node_error(node, err, "takes the largest of a label");
     symbol made = *from;
     if (from->kind == SYMBOL_ENCRYPTED) made.score_value = node->inputs[0];
+    if (takes_least(node)) {
+        const ckks_status rc = negate_scores(&made, l, node, err);
+        if (rc != CKKS_OK || made.kind == SYMBOL_UNKNOWN) return rc;
+    }
     made.kind = SYMBOL_CLIENT;
     made.is_label = made.steps.has_label = true;
     l->symbols[node->outputs[0]] = made;
@@ -147,5 +173,7 @@ const operator_row operators_output[] = {
     {"", "LogSoftmax", 1, 1, 1, OPERATOR_CLIENT_SIDE, softmax_evaluate, softmax_lower, SOFTMAX},
     {"", "ArgMax", 1, 1, 1, OPERATOR_AFTER_SCORES | OPERATOR_CLIENT_SIDE, argmax_evaluate, argmax_lower,
      NULL},
+    {"", "ArgMin", 1, 1, 1, OPERATOR_AFTER_SCORES | OPERATOR_CLIENT_SIDE, argmax_evaluate, argmax_lower,
+     "of scores, or of their roots"},
     {0},
 };

@@ -1,13 +1,12 @@
 /*
  * Resize and Upsample with constant sizes: each output element is a weighted sum of input elements, axis by
- * axis: one for nearest, two for linear, four for cubic interpolation. A sparse matrix, like a convolution.
+ * axis: one for nearest, two for linear, four for cubic interpolation, more where antialiasing makes an image
+ * smaller. A sparse matrix, like a convolution.
  */
 #include "client/compile/operator.h"
 
 #include <math.h>
 #include <string.h>
-
-#define TAPS_MAX 4u
 
 typedef enum method { METHOD_NEAREST, METHOD_LINEAR, METHOD_CUBIC } method;
 typedef enum position {
@@ -21,16 +20,19 @@ typedef enum rounding { ROUND_PREFER_FLOOR, ROUND_PREFER_CEIL, ROUND_FLOOR, ROUN
 
 /* what one coordinate of an axis reads */
 typedef struct tap_list {
-    uint32_t count, at[TAPS_MAX];
-    double weight[TAPS_MAX];
+    uint32_t count, *at;
+    double *weight;
 } tap_list;
+
+typedef enum policy { POLICY_STRETCH, POLICY_NOT_LARGER, POLICY_NOT_SMALLER } policy;
 
 typedef struct resize {
     method method;
     position position;
     rounding rounding;
     double cubic;
-    bool excludes_outside;
+    bool excludes_outside, is_antialiased;
+    policy policy;
     uint32_t rank, in[TENSOR_RANK_MAX], out[TENSOR_RANK_MAX];
     double scale[TENSOR_RANK_MAX];
     tap_list *taps[TENSOR_RANK_MAX]; /* [out] */
@@ -54,6 +56,7 @@ static ckks_status read_choices(resize *r, const onnx_model *m, const model_node
     static const char *const methods[] = {"nearest", "linear", "cubic"};
     static const char *const positions[] = {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric",
                                             "tf_half_pixel_for_nn"};
+    static const char *const policies[] = {"stretch", "not_larger", "not_smaller"};
     static const char *const roundings[] = {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"};
     /* Upsample, and Resize before version 11, had no choice */
     const bool is_old = node->proto->op_type[0] == 'U' || (m->opset && m->opset < 11);
@@ -70,38 +73,77 @@ static ckks_status read_choices(resize *r, const onnx_model *m, const model_node
     r->rounding = (rounding)number;
     r->cubic = node_float(node, "cubic_coeff_a", -0.75);
     r->excludes_outside = node_int(node, "exclude_outside", 0) != 0;
-    if (rc == CKKS_OK && (node_int(node, "antialias", 0) || node_attribute(node, "axes") ||
-                          node_attribute(node, "keep_aspect_ratio_policy")))
-        return ckks_error_set(
-            err, CKKS_UNSUPPORTED, node->label,
-            "antialias, axes and keep_aspect_ratio_policy are not compiled: export with sizes "
-            "for all axes");
+    r->is_antialiased = node_int(node, "antialias", 0) != 0 && r->method != METHOD_NEAREST;
+    if (rc == CKKS_OK)
+        rc = choice(&number, node, "keep_aspect_ratio_policy", policies, 3, POLICY_STRETCH, err);
+    r->policy = (policy)number;
     return rc;
 }
 
-/* scales, or sizes */
-static ckks_status read_sizes(resize *r, const model_node *node, const tensor *const *in, ckks_error *err) {
-    const tensor *x = in[0];
+/* what the node gives, in the order of its axes: scales, or sizes */
+typedef struct given {
+    uint64_t count;
+    bool has_scales;
+    const float *floats;   /* attribute of old versions, or NULL */
+    const double *numbers; /* else */
+} given;
+
+static double given_at(const given *g, uint32_t i) {
+    return g->floats ? (double)g->floats[i] : g->numbers[i];
+}
+
+static given read_given(const model_node *node, const tensor *const *in) {
     const bool is_new = node->input_count > 2;
     const tensor *scales = in[is_new ? 2 : 1], *sizes = is_new ? in[3] : NULL;
     const Onnx__Attribute *a = node_attribute(node, "scales");
-    const bool has_scales = (scales && scales->count) || (a && a->n_floats);
-    const uint64_t count = has_scales ? (a && a->n_floats ? a->n_floats : scales->count)
-                           : sizes    ? sizes->count
-                                      : 0;
-    if (count != x->rank || !x->rank)
-        return node_error(node, err, "%llu scales or sizes for %u axes", (unsigned long long)count, x->rank);
+    if (a && a->n_floats) return (given){a->n_floats, true, a->floats, NULL};
+    if (scales && scales->count) return (given){scales->count, true, NULL, scales->data};
+    return (given){sizes ? sizes->count : 0, false, NULL, sizes ? sizes->data : NULL};
+}
+
+/* one scale for all axes that are sized, so that the image keeps its shape; 0: each has its own */
+static double common_scale(const resize *r, const given *g, const uint32_t *axes, const tensor *x) {
+    double scale = 0;
+    if (g->has_scales || r->policy == POLICY_STRETCH) return 0;
+    for (uint32_t i = 0; i < g->count; i++) {
+        const double own = given_at(g, i) / x->dims[axes[i]];
+        if (i == 0 || (r->policy == POLICY_NOT_LARGER ? own < scale : own > scale)) scale = own;
+    }
+    return scale;
+}
+
+static ckks_status read_sizes(resize *r, const model_node *node, const tensor *const *in, arena *memory,
+                              ckks_error *err) {
+    const tensor *x = in[0];
+    const given g = read_given(node, in);
+    number_list listed;
+    bool is_listed[TENSOR_RANK_MAX];
+    uint32_t axes[TENSOR_RANK_MAX];
+    ckks_status rc = node_list(&listed, node, in, MODEL_NONE, "axes", memory, err);
+    if (rc == CKKS_OK) rc = node_axes(is_listed, node, &listed, x->rank, err);
+    if (rc != CKKS_OK) return rc;
+    if (g.count != (listed.is_present ? listed.count : x->rank) || !x->rank || !x->count || g.count > x->rank)
+        return node_error(node, err, "%llu scales or sizes for %u axes", (unsigned long long)g.count,
+                          x->rank);
     r->rank = x->rank;
-    for (uint32_t i = 0; i < x->rank; i++) {
-        const double given = !has_scales        ? sizes->data[i]
-                             : a && a->n_floats ? (double)a->floats[i]
-                                                : scales->data[i];
-        const double size = has_scales ? floor(given * x->dims[i]) : given;
+    for (uint32_t i = 0; i < x->rank; i++) r->in[i] = r->out[i] = x->dims[i], r->scale[i] = 1;
+    for (uint32_t i = 0; i < g.count; i++) {
+        axes[i] = i;
+        if (listed.is_present && (rc = node_axis(&axes[i], node, listed.values[i], x->rank, err)) != CKKS_OK)
+            return rc;
+    }
+    const double common = common_scale(r, &g, axes, x);
+    for (uint32_t i = 0; i < g.count; i++) {
+        const uint32_t axis = axes[i], old = x->dims[axis];
+        const double scale = common != 0 ? common : given_at(&g, i);
+        const double size = common != 0    ? floor(scale * old + 0.5)
+                            : g.has_scales ? floor(scale * old)
+                                           : scale;
         if (!(size >= 1 && size <= MODEL_ROW_MAX))
             return ckks_error_set(err, size > MODEL_ROW_MAX ? CKKS_TOO_LARGE : CKKS_MALFORMED, node->label,
-                                  "axis %u of %u becomes %g", i, x->dims[i], size);
-        r->in[i] = x->dims[i], r->out[i] = (uint32_t)size;
-        r->scale[i] = has_scales ? given : size / x->dims[i];
+                                  "axis %u of %u becomes %g", axis, old, size);
+        r->out[axis] = (uint32_t)size;
+        r->scale[axis] = common != 0 || g.has_scales ? scale : size / old;
     }
     return CKKS_OK;
 }
@@ -156,23 +198,19 @@ static void add_tap(tap_list *t, const resize *r, uint32_t size, double at, doub
     t->weight[t->count++] = weight;
 }
 
-static void set_taps(tap_list *t, const resize *r, uint32_t axis, uint32_t at) {
-    const uint32_t size = r->in[axis];
-    const bool is_same = r->out[axis] == size && r->scale[axis] == 1;
-    const double x = is_same ? at : source_of(r, axis, at), below = floor(x), part = x - below;
-    double total = 0;
-    *t = (tap_list){0};
-    if (is_same || r->method == METHOD_NEAREST) {
-        add_tap(t, r, size, is_same ? at : nearest_of(r, x), 1);
-    } else if (r->method == METHOD_LINEAR) {
-        add_tap(t, r, size, below, 1 - part);
-        add_tap(t, r, size, below + 1, part);
-    } else {
-        for (int k = -1; k < 3; k++) add_tap(t, r, size, below + k, cubic_weight(r->cubic, part - k));
-        for (uint32_t i = 0; i < t->count; i++) total += t->weight[i];
-        for (uint32_t i = 0; i < t->count && total != 0 && r->excludes_outside; i++) t->weight[i] /= total;
-    }
-    /* columns of a row ascend */
+/* how far the kernel reaches, in input elements on either side: wider where an image is made smaller */
+static double stretch_of(const resize *r, uint32_t axis) {
+    return r->is_antialiased && r->scale[axis] < 1 ? 1 / r->scale[axis] : 1;
+}
+
+/* taps that a coordinate may have */
+static uint32_t tap_room(const resize *r, uint32_t axis) {
+    const double room = 2 * ceil((r->method == METHOD_CUBIC ? 2 : 1) * stretch_of(r, axis)) + 2;
+    return r->method == METHOD_NEAREST ? 1 : (uint32_t)fmin(room, r->in[axis]);
+}
+
+/* columns of a row ascend */
+static void sort_taps(tap_list *t) {
     for (uint32_t i = 1; i < t->count; i++)
         for (uint32_t k = i; k > 0 && t->at[k - 1] > t->at[k]; k--) {
             const uint32_t place = t->at[k];
@@ -182,16 +220,56 @@ static void set_taps(tap_list *t, const resize *r, uint32_t axis, uint32_t at) {
         }
 }
 
+static void set_taps(tap_list *t, const resize *r, uint32_t axis, uint32_t at) {
+    const uint32_t size = r->in[axis];
+    const bool is_same = r->out[axis] == size && r->scale[axis] == 1;
+    const double x = is_same ? at : source_of(r, axis, at), below = floor(x), part = x - below;
+    const double stretch = stretch_of(r, axis);
+    const double reach = ceil((r->method == METHOD_CUBIC ? 2 : 1) * stretch);
+    double total = 0;
+    t->count = 0;
+    if (is_same || r->method == METHOD_NEAREST) {
+        add_tap(t, r, size, is_same ? at : nearest_of(r, x), 1);
+        return;
+    }
+    for (double k = 1 - reach; k <= reach; k++) {
+        const double d = (part - k) / stretch;
+        total += r->method == METHOD_CUBIC ? cubic_weight(r->cubic, d) : fmax(1 - fabs(d), 0);
+    }
+    for (double k = 1 - reach; k <= reach; k++) {
+        const double d = (part - k) / stretch;
+        const double weight = r->method == METHOD_CUBIC ? cubic_weight(r->cubic, d) : fmax(1 - fabs(d), 0);
+        add_tap(t, r, size, below + k, stretch > 1 ? weight / total : weight);
+    }
+    total = 0;
+    for (uint32_t i = 0; i < t->count; i++) total += t->weight[i];
+    for (uint32_t i = 0; i < t->count && total != 0 && r->excludes_outside && r->method == METHOD_CUBIC; i++)
+        t->weight[i] /= total;
+    sort_taps(t);
+}
+
+static ckks_status make_taps(resize *r, uint32_t axis, const model_node *node, arena *memory,
+                             ckks_error *err) {
+    const uint32_t count = r->out[axis], room = tap_room(r, axis);
+    r->taps[axis] = arena_take(memory, count, sizeof **r->taps);
+    uint32_t *at = arena_take(memory, (uint64_t)count * room, sizeof *at);
+    double *weight = arena_take(memory, (uint64_t)count * room, sizeof *weight);
+    if (!r->taps[axis] || !at || !weight)
+        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a grid");
+    for (uint32_t i = 0; i < count; i++) {
+        tap_list *t = &r->taps[axis][i];
+        *t = (tap_list){0, at + (size_t)i * room, weight + (size_t)i * room};
+        set_taps(t, r, axis, i);
+    }
+    return CKKS_OK;
+}
+
 static ckks_status resize_read(resize *r, const onnx_model *m, const model_node *node,
                                const tensor *const *in, arena *memory, ckks_error *err) {
     *r = (resize){0};
     ckks_status rc = read_choices(r, m, node, err);
-    if (rc == CKKS_OK) rc = read_sizes(r, node, in, err);
-    for (uint32_t i = 0; rc == CKKS_OK && i < r->rank; i++) {
-        if (!(r->taps[i] = arena_take(memory, r->out[i], sizeof **r->taps)))
-            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a grid");
-        for (uint32_t at = 0; at < r->out[i]; at++) set_taps(&r->taps[i][at], r, i, at);
-    }
+    if (rc == CKKS_OK) rc = read_sizes(r, node, in, memory, err);
+    for (uint32_t i = 0; rc == CKKS_OK && i < r->rank; i++) rc = make_taps(r, i, node, memory, err);
     return rc;
 }
 
@@ -240,7 +318,7 @@ static ckks_status resize_evaluate(evaluation *e, ckks_error *err) {
     for (uint32_t i = 0; i < r.rank; i++) dims[i] = r.out[i];
     if ((rc = output_shape(e, 0, dims, r.rank, err)) != CKKS_OK) return rc;
     uint64_t taps = 1;
-    for (uint32_t i = 0; i < r.rank; i++) taps *= r.out[i] == r.in[i] ? 1 : TAPS_MAX;
+    for (uint32_t i = 0; i < r.rank; i++) taps *= r.out[i] == r.in[i] ? 1 : tap_room(&r, i);
     if ((rc = evaluation_work(e, e->out[0]->count, taps, err)) != CKKS_OK) return rc;
     rc = resize_matrix(&matrix, &r, e->out[0]->count, e->in[0]->count, e->memory, err);
     if (rc == CKKS_OK) sparse_apply_add(e->out[0]->data, matrix, e->in[0]->data);

@@ -21,7 +21,6 @@ typedef struct refusal_row {
 static const refusal_row rows[] = {
     {"Hardmax", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
     {"TopK", "encrypted numbers cannot be compared", "end the model at the scores: the client sorts"},
-    {"ArgMin", "encrypted numbers cannot be compared", "end the model at the scores: the client compares"},
     {"NonMaxSuppression", "encrypted numbers cannot be compared",
      "end the model at the boxes and scores: the client selects"},
     {"ThresholdedRelu", "it jumps, and polynomials do not", "use Relu or x*Sigmoid(x) and train again"},

@@ -359,6 +359,18 @@ def constants():
           numpy_helper.from_array(np.array([-0.5, 0.75], dtype=np.float32), "marks"), number("zero", 0)])
 
 
+def resized():
+    """Resize as its set 19 has it: chosen axes, one scale for both, antialiasing."""
+    nodes = [node("Resize", ["x", "", "", "five"], ["a"], "smooth", axes=[2, 3], mode="linear", antialias=1),
+             node("Resize", ["x", "", "half"], ["b"], "cubic", axes=[3, 2], mode="cubic", antialias=1, exclude_outside=1),
+             node("Resize", ["x", "", "", "box"], ["c"], "within", axes=[2, 3], keep_aspect_ratio_policy="not_larger", mode="linear"),
+             node("Resize", ["x", "", "", "box"], ["d"], "around", axes=[2, 3], keep_aspect_ratio_policy="not_smaller")]
+    nodes += [node("Flatten", [i], [f"f{i}"], f"flat_{i}") for i in "abcd"]
+    nodes.append(node("Concat", [f"f{i}" for i in "abcd"], ["y"], "join", axis=1))
+    case("resized-19", 19, ["n", 1, 6, 8], nodes, [whole("five", 5, 3), numpy_helper.from_array(np.array([0.5, 0.5], dtype=np.float32), "half"),
+                                                   whole("box", 7, 4)])
+
+
 def later():
     """Written after the others, with numbers of their own."""
     global rng
@@ -368,6 +380,7 @@ def later():
     placement()
     signals()
     constants()
+    resized()
 
 
 if __name__ == "__main__":

@@ -81,13 +81,41 @@ static void exponents(onnx_builder *b) {
     onnx_builder_node(b, "", "Exp", "counts", "s", "y");
 }
 
+/* squares in the thousands, and what they are multiplied with */
+static void large(onnx_builder *b) {
+    static const float twenty[] = {20}, small[] = {0.001f};
+    onnx_builder_input(b, "x", 2, flat);
+    onnx_builder_tensor(b, "twenty", 1, one, 1, twenty);
+    onnx_builder_tensor(b, "small", 1, one, 1, small);
+    onnx_builder_node(b, "", "Mul", "wide", "x,twenty", "w");
+    onnx_builder_node(b, "", "Add", "moved", "w,twenty", "m");
+    onnx_builder_node(b, "", "Mul", "square", "w,w", "s");
+    onnx_builder_node(b, "", "Mul", "cube", "s,m", "c");
+    onnx_builder_node(b, "", "Mul", "back", "c,small", "t");
+    onnx_builder_node(b, "", "Sum", "sum", "t,s,m", "y");
+}
+/* squared distances to centres, |x|^2 being an encrypted C, as scikit-learn's KMeans is exported */
+static void nearest(onnx_builder *b) {
+    static const int64_t centres[] = {3, 16};
+    static float c[48];
+    for (int i = 0; i < 48; i++) c[i] = (float)(i * 7 % 11) / 5 - 1;
+    onnx_builder_input(b, "x", 2, flat);
+    onnx_builder_tensor(b, "centres", 2, centres, 48, c);
+    onnx_builder_ints(b, onnx_builder_node(b, "", "ReduceSumSquare", "size", "x", "s"), "axes", 1, one);
+    Onnx__Node *gemm = onnx_builder_node(b, "", "Gemm", "distance", "x,centres,s", "d");
+    onnx_builder_int(b, gemm, "transB", 1);
+    Onnx__Node *least = onnx_builder_node(b, "", "ArgMin", "nearest", "d", "y");
+    onnx_builder_int(b, least, "axis", 1);
+}
+
 typedef struct family {
     const char *name;
     void (*build)(onnx_builder *b);
 } family;
 
 static const family families[] = {{"grow", grow},   {"normalise", normalise},   {"divide", divide},
-                                  {"waves", waves}, {"logarithms", logarithms}, {"exponents", exponents}};
+                                  {"waves", waves}, {"logarithms", logarithms}, {"exponents", exponents},
+                                  {"large", large}, {"nearest", nearest}};
 
 static void write_model(char *path, const family *f) {
     size_t size;

@@ -228,6 +228,35 @@ static void all_refused_operators_are_named_at_once(void **state) {
         if (!strstr(err.message, all[i])) fail_msg("'%s' is not in '%s'", all[i], err.message);
 }
 
+static void comparisons_that_prepare_columns_are_sent_before_encryption(void **state) {
+    (void)state;
+    size_t size;
+    onnx_model *m;
+    arena memory = {0};
+    lowered_model lowered;
+    ckks_error err = {0};
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, row_of_4);
+    onnx_builder_tensor(b, "w", 2, square_4, 16, NULL);
+    onnx_builder_tensor(b, "edges", 1, four, 4, NULL);
+    onnx_builder_node(b, "", "Less", "bins", "x,edges", "c");
+    onnx_builder_node(b, "", "Where", "chosen", "c,x,edges", "d");
+    onnx_builder_node(b, "", "MatMul", "layer", "d,w", "h");
+    onnx_builder_node(b, "", "Floor", "steps", "h", "y");
+    onnx_builder_output(b, "y");
+    uint8_t *bytes = onnx_builder_finish(b, &size);
+    CHECK_STATUS(model_read(&m, bytes, size, &err), CKKS_OK);
+    CHECK_STATUS(model_lower(&lowered, m, &memory, &err), CKKS_UNSUPPORTED);
+    assert_int_equal(m->refusal_count, 3);
+    assert_non_null(strstr(m->refusals[0].way_out, "pipeline[-1]"));
+    assert_non_null(strstr(m->refusals[1].way_out, "pipeline[-1]"));
+    assert_null(strstr(m->refusals[2].way_out, "pipeline"));
+    onnx_model_destroy(m);
+    arena_fini(&memory);
+    free(bytes);
+    onnx_builder_destroy(b);
+}
+
 static void work_behind_a_softmax_is_refused(void **state) {
     (void)state;
     ckks_error err;
@@ -484,6 +513,7 @@ int main(void) {
         cmocka_unit_test(every_refusal_behind_a_refusal_is_found),
         cmocka_unit_test(product_of_two_large_encrypted_matrices_is_refused),
         cmocka_unit_test(all_refused_operators_are_named_at_once),
+        cmocka_unit_test(comparisons_that_prepare_columns_are_sent_before_encryption),
         cmocka_unit_test(work_behind_a_softmax_is_refused),
         cmocka_unit_test(second_independent_output_is_refused),
         cmocka_unit_test(hostile_files_are_refused_by_field),

@@ -415,7 +415,7 @@ static void check_rows(void) {
         const tally *t = tally_of(row->domain, row->type);
         const bool is_client = row->flags & OPERATOR_CLIENT_SIDE;
         const bool is_constant = row->flags & (OPERATOR_CONSTANT_ONLY | OPERATOR_SHAPE_ONLY);
-        const bool is_shown = is_client     ? t->client > 0 || strcmp(row->type, "ArgMax") == 0
+        const bool is_shown = is_client     ? t->client > 0 || strncmp(row->type, "ArgM", 4) == 0
                               : is_constant ? true
                                             : t->encrypted + t->client > 0;
         if (!t->clear || !is_shown)
