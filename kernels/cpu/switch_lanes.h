@@ -3,9 +3,8 @@
  * The words of MOD_UP, KEY_PRODUCT and MOD_DOWN one after the other (switch_scalar.c).
  *
  * Limb by limb: the digits of one limb are converted, transformed and multiplied by the key in a buffer that
- * the thread's next limb uses again, so that digits as a whole never reach memory. On one thread the division
- * by P follows at once: the limbs of P first, whose residues every other limb needs; a team divides when all
- * products are there. Limbs that would leave threads of a team without one are cut up by digits, blocks and
+ * the thread's next limb uses again, so that digits as a whole never reach memory, and the division by P
+ * follows at once. Limbs that would leave threads of a team without one are cut up by digits, blocks and
  * outs.
  */
 typedef struct switch_shape {
@@ -76,19 +75,21 @@ static void fill_digit(uint64_t *digits, const switch_shape *s, uint32_t entry, 
                  basis_prime(basis, limb, context_params(context)->q_count), NULL);
 }
 
-/* One limb of the product of one entry; digits: room for those of one limb. */
-static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, uint64_t *digits,
-                        limb_product *product, uint32_t entry, uint32_t limb, uint32_t key) {
-    const ckks_context *context = s->product.context;
+/* One limb of the product of one entry, from digits that are there. */
+static void product_of_digits(uint64_t *out0, uint64_t *out1, const switch_shape *s, const uint64_t *digits,
+                              limb_product *product, uint32_t entry, uint32_t limb, uint32_t key) {
     const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
-    product->prime = basis_prime(basis, limb, context_params(context)->q_count);
+    product->prime = basis_prime(basis, limb, context_params(s->product.context)->q_count);
     product->count = 0, product->key = NULL;
     find_key(product, &s->product, key, limb);
-    for (uint32_t d = 0; d < product->count; d++) {
-        fill_digit(digits, s, entry, d, limb);
-        product->digit[d] = digit_at(s, digits, entry, d, limb);
-    }
+    for (uint32_t d = 0; d < product->count; d++) product->digit[d] = digit_at(s, digits, entry, d, limb);
     run_product(out0, out1, product, &s->product);
+}
+/* the same; digits: room for those of one limb, which are made first */
+static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, uint64_t *digits,
+                        limb_product *product, uint32_t entry, uint32_t limb, uint32_t key) {
+    for (uint32_t d = 0; d < s->product.digits; d++) fill_digit(digits, s, entry, d, limb);
+    product_of_digits(out0, out1, s, digits, product, entry, limb, key);
 }
 
 /* SWITCH_PRODUCT. A task is one limb of one out, and each thread has room for the digits of one; those that
@@ -146,21 +147,14 @@ static void rest_product_task(const void *context, uint32_t index) {
     const limb_launch *launch = context;
     const switch_shape *s = launch->shape;
     const uint32_t rest = index / launch->parts, task = launch->whole + rest;
-    const uint32_t limb = task / launch->outs;
-    const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
     uint64_t *out = limb_out(launch, task);
-    limb_product product = {.prime = basis_prime(basis, limb, context_params(s->product.context)->q_count),
-                            .part = index % launch->parts,
-                            .parts = launch->parts};
+    limb_product product = {.part = index % launch->parts, .parts = launch->parts};
     for (uint32_t e = 0; e < launch->entries; e++, product.is_added = true) {
         const uint32_t b = task % launch->outs + e;
         const key_product_item *item = limb_item(launch, b);
         product.galois_element = item->galois_element;
-        product.count = 0, product.key = NULL;
-        find_key(&product, &s->product, item->key, limb);
-        for (uint32_t d = 0; d < product.count; d++)
-            product.digit[d] = digit_at(s, rest_digits(launch, rest, e), b, d, limb);
-        run_product(out, out + (size_t)s->limbs * s->product.n, &product, &s->product);
+        product_of_digits(out, out + (size_t)s->limbs * s->product.n, s, rest_digits(launch, rest, e),
+                          &product, b, task / launch->outs, item->key);
     }
 }
 
@@ -193,101 +187,130 @@ void ISA(cpu_switch_product)(const void *arguments) {
 
 /* ---- and the division by P ---- */
 
-/* One entry of a KEY_SWITCH on one thread. */
+/* A KEY_SWITCH. First the limbs that it divides by (those of P, and the dropped one), whose residues every
+ * other limb needs, then the others: their products never pass through memory either. Places of threads and
+ * of the rest as in SWITCH_PRODUCT. A task is one limb of one entry. */
 typedef struct whole_switch {
     const kernel_key_switch_args *args;
     const switch_shape *shape;
     const base_conversion *down;
-    uint64_t *product; /* [2][N]: the limb at hand */
-    uint64_t *residue; /* [2][source of `down`][N] */
+    uint64_t *product;      /* [place][2][N] */
+    uint64_t *residue;      /* [entry][2][source of `down`][N] */
+    uint32_t width, parts;  /* threads; of the products of the rest */
+    bool is_divisor;        /* of the launch at hand: which limbs */
+    uint32_t whole, places; /* tasks before the rest; of threads */
 } whole_switch;
 
-static void whole_limb(const whole_switch *w, uint32_t entry, uint32_t limb) {
+/* the limb at hand: `index` among its kind */
+typedef struct whole_at {
+    uint32_t entry, index, limb;
+} whole_at;
+
+static whole_at whole_task_at(const whole_switch *w, uint32_t task) {
+    const product_shape *p = &w->shape->product;
+    whole_at at = {.entry = task % w->args->batch_count, .index = task / w->args->batch_count};
+    at.limb = at.index;
+    if (w->is_divisor) {
+        const uint32_t prime = w->down->source[at.index], q_count = context_params(p->context)->q_count;
+        at.limb = prime < q_count ? prime : p->q_limbs + (prime - q_count);
+    }
+    return at;
+}
+
+static limb_product whole_product(const whole_switch *w, const whole_at *at) {
     const kernel_key_switch_args *args = w->args;
     const uint32_t n = w->shape->product.n;
     limb_product product = {.galois_element = args->galois_element};
-    if (args->add.words && limb < w->shape->product.q_limbs)
+    if (args->add.words && at->limb < w->shape->product.q_limbs)
         for (uint32_t c = 0; c < args->add.component_count; c++)
-            product.add[c] = poly_limb(&args->add, c, limb, n) + (size_t)entry * args->add_batch_stride * n;
-    switch_limb(w->product, w->product + n, w->shape, w->shape->digits, &product, entry, limb, args->key);
+            product.add[c] =
+                poly_limb(&args->add, c, at->limb, n) + (size_t)at->entry * args->add_batch_stride * n;
+    return product;
+}
+static uint64_t *product_place(const whole_switch *w, uint32_t place) {
+    return w->product + (size_t)place * 2 * w->shape->product.n;
 }
 
-static void whole_entry(const whole_switch *w, uint32_t entry, uint32_t limbs_out) {
+/* what becomes of one component of a product [2][N]: a residue, or a limb of the result */
+static void whole_leave(const whole_switch *w, const whole_at *at, uint32_t c, const uint64_t *product) {
     const kernel_key_switch_args *args = w->args;
-    const switch_shape *s = w->shape;
-    const ckks_context *context = s->product.context;
-    const uint32_t q_count = context_params(context)->q_count;
-    const size_t n = s->product.n, residues = w->down->source_count * n;
-    for (uint32_t i = 0; i < s->product.q_limbs; i++) fill_source(s, entry, i);
-    for (uint32_t i = 0; i < w->down->source_count; i++) {
-        const uint32_t prime = w->down->source[i];
-        whole_limb(w, entry, prime < q_count ? prime : s->product.q_limbs + (prime - q_count));
-        for (uint32_t c = 0; c < 2; c++)
-            source_limb((source_word *)(void *)(w->residue + c * residues + i * n), w->product + c * n,
-                        w->down, i, context);
+    const ckks_context *context = w->shape->product.context;
+    const size_t n = w->shape->product.n, sources = w->down->source_count;
+    uint64_t *residue = w->residue + ((size_t)at->entry * 2 + c) * sources * n;
+    if (w->is_divisor) {
+        source_limb((source_word *)(void *)(residue + at->index * n), product + c * n, w->down, at->index,
+                    context);
+        return;
     }
-    for (uint32_t j = 0; j < limbs_out; j++) {
-        whole_limb(w, entry, j);
-        for (uint32_t c = 0; c < 2; c++) {
-            const forward_store store = {.minuend = w->product + c * n,
-                                         .factor = w->down->product_inverse[j]};
-            convert_limb(poly_limb(&args->out, c, j, (uint32_t)n) + entry * args->out_batch_stride * n,
-                         (const source_word *)(const void *)(w->residue + c * residues), w->down, context, j,
-                         &store);
-        }
-    }
+    const forward_store store = {.minuend = product + c * n, .factor = w->down->product_inverse[at->limb]};
+    convert_limb(poly_limb(&args->out, c, at->limb, (uint32_t)n) +
+                     (size_t)at->entry * args->out_batch_stride * n,
+                 (const source_word *)(const void *)residue, w->down, context, at->limb, &store);
 }
 
-static void whole_switches(const kernel_key_switch_args *args, const switch_shape *s, uint64_t *product) {
-    const uint32_t level = s->product.q_limbs - 1;
-    const whole_switch w = {
-        .args = args,
-        .shape = s,
-        .down = context_mod_down(s->product.context, level, args->with_rescale != 0),
-        .product = product,
-        .residue = product + (size_t)2 * args->batch_count * s->limbs * s->product.n,
-    };
-    for (uint32_t b = 0; b < args->batch_count; b++) whole_entry(&w, b, level + (args->with_rescale ? 0 : 1));
+static void whole_task(const void *context, uint32_t task) {
+    const whole_switch *w = context;
+    const whole_at at = whole_task_at(w, task);
+    uint64_t *product = product_place(w, team_member());
+    limb_product p = whole_product(w, &at);
+    switch_limb(product, product + w->shape->product.n, w->shape, digits_place(w->shape, team_member()), &p,
+                at.entry, at.limb, w->args->key);
+    for (uint32_t c = 0; c < 2; c++) whole_leave(w, &at, c, product);
+}
+
+static void whole_digit_task(const void *context, uint32_t index) {
+    const whole_switch *w = context;
+    const uint32_t digits = w->shape->product.digits, rest = index / digits;
+    const whole_at at = whole_task_at(w, w->whole + rest);
+    fill_digit(digits_place(w->shape, w->places + rest), w->shape, at.entry, index % digits, at.limb);
+}
+static void whole_product_task(const void *context, uint32_t index) {
+    const whole_switch *w = context;
+    const uint32_t rest = index / w->parts;
+    const whole_at at = whole_task_at(w, w->whole + rest);
+    uint64_t *product = product_place(w, w->places + rest);
+    limb_product p = whole_product(w, &at);
+    p.part = index % w->parts, p.parts = w->parts;
+    product_of_digits(product, product + w->shape->product.n, w->shape,
+                      digits_place(w->shape, w->places + rest), &p, at.entry, at.limb, w->args->key);
+}
+static void whole_leave_task(const void *context, uint32_t index) {
+    const whole_switch *w = context;
+    const whole_at at = whole_task_at(w, w->whole + index / 2);
+    whole_leave(w, &at, index % 2, product_place(w, w->places + index / 2));
+}
+
+static void whole_limbs(whole_switch *w, bool is_divisor, uint32_t count, bool is_team) {
+    const uint32_t tasks = count * w->args->batch_count, rest = tasks % w->width;
+    w->is_divisor = is_divisor;
+    w->whole = tasks - rest;
+    w->places = w->whole > 0 ? w->width : 0;
+    team_each(w->whole, is_team, whole_task, w);
+    team_each(rest * w->shape->product.digits, is_team, whole_digit_task, w);
+    team_each(rest * w->parts, is_team, whole_product_task, w);
+    team_each(rest * 2, is_team, whole_leave_task, w);
 }
 
 void ISA(cpu_key_switch)(const void *arguments) {
     const kernel_key_switch_args *args = arguments;
     const switch_shape shape = switch_shape_of(args->tables, &args->a, args->a_batch_stride,
                                                args->batch_count, args->keys, args->key_count, args->scratch);
-    const uint32_t n = shape.product.n, q_limbs = shape.product.q_limbs;
-    uint64_t *product =
-        args->scratch +
-        switch_product_scratch(context_params(shape.product.context), q_limbs, args->batch_count) * n;
-    if (is_alone((size_t)args->batch_count * shape.limbs * n)) {
-        whole_switches(args, &shape, product);
-        return;
-    }
-    const kernel_switch_product_args up = {
-        .tables = args->tables,
-        .out = product,
-        .a = args->a,
-        .a_batch_stride = args->a_batch_stride,
-        .batch_count = args->batch_count,
-        .keys = args->keys,
-        .key_count = args->key_count,
-        .uniform = {.key = args->key, .galois_element = args->galois_element},
-        .scratch = args->scratch,
+    const ckks_context *context = shape.product.context;
+    const uint32_t n = shape.product.n, q_limbs = shape.product.q_limbs, blocks = n / PERMUTE_BLOCK;
+    const bool is_team = !is_alone((size_t)args->batch_count * shape.limbs * n);
+    whole_switch w = {
+        .args = args,
+        .shape = &shape,
+        .down = context_mod_down(context, q_limbs - 1, args->with_rescale != 0),
+        .product =
+            args->scratch + switch_product_scratch(context_params(context), q_limbs, args->batch_count) * n,
+        .width = is_team ? team_width() : 1,
     };
-    ISA(cpu_switch_product)(&up);
-    const kernel_mod_down_args down = {
-        .tables = args->tables,
-        .out = args->out,
-        .a = {product, 2, shape.limbs, {0, q_limbs, shape.product.p_limbs}},
-        .add = args->add,
-        .add_galois_element = args->galois_element,
-        .batch_count = args->batch_count,
-        .out_batch_stride = args->out_batch_stride,
-        .a_batch_stride = 2 * shape.limbs,
-        .add_batch_stride = args->add_batch_stride,
-        .with_rescale = args->with_rescale,
-        .scratch = product + (size_t)2 * args->batch_count * shape.limbs * n,
-    };
-    ISA(cpu_mod_down)(&down);
+    w.residue = w.product + (size_t)2 * args->batch_count * shape.limbs * n;
+    w.parts = w.width < blocks ? w.width : blocks;
+    team_each(args->batch_count * q_limbs, is_team, source_task, &shape);
+    whole_limbs(&w, true, w.down->source_count, is_team);
+    whole_limbs(&w, false, q_limbs - (args->with_rescale ? 1 : 0), is_team);
 }
 
 /* ---- one polynomial under many keys ---- */

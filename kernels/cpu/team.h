@@ -7,9 +7,9 @@
  * come: a launch is over when its tasks are, so one that the system has taken away holds up the task it has,
  * and one that sleeps holds up nothing.
  *
- * How threads wait: for some microseconds they look, then they offer their core to whoever wants it between
- * looks, then they sleep (a futex). Launches of a replay follow each other faster than that, so members are
- * awake for a whole replay; on a machine with more threads than cores they stand back.
+ * How threads wait: for some microseconds they look, then they sleep (a futex). Launches of a replay follow
+ * each other faster than that, so members are awake for a whole replay; where others want the cores, a thread
+ * that sleeps gets one sooner when it is woken than one that has used up its share by looking.
  *
  * Tasks may be nested (a task that hands out tasks runs them itself). A team is not carried over a fork: the
  * child has none of its threads, nor its stream's.

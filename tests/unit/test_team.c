@@ -230,7 +230,7 @@ static void a_team_can_go_at_any_time_between_launches(void **state) {
         if (round % 3) team_each(round, true, count_task, &j);
         if (round % 4 == 1) usleep(round * 10);
         (void)team_enter(NULL);
-        team_destroy(t); /* members: not begun, looking, offering their core, asleep */
+        team_destroy(t); /* members: not begun, looking, asleep */
         check_counts(&j, round % 3 ? round : 0, 5);
     }
 }
