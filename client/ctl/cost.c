@@ -4,6 +4,12 @@
 
 /* ---- counting ---- */
 
+/* launches of a GPU, one after another; a transform of a large ring takes two */
+#define STAGES_RAISE   4.0
+#define STAGES_DIVIDE  4.0
+#define STAGES_SWITCH  8.0 /* product with the key inside */
+#define STAGES_RESCALE 3.0
+
 typedef struct shape {
     double limbs, special, digits, digit_size;
 } shape;
@@ -42,6 +48,11 @@ static void count_rescale(double *c, const shape *s, double polynomials) {
     c[COST_POINTWISE] += polynomials * (s->limbs - 1);
 }
 
+/* what `times` switches one after another wait for */
+static void wait_switch(double *c, double times) {
+    c[COST_STAGE] += times * STAGES_SWITCH;
+}
+
 static void count_transform(double *c, const plan *p, const plan_operation *o, const shape *s) {
     const plan_transform *t = &p->transforms[o->transform];
     const double over = s->limbs + s->special;
@@ -49,6 +60,8 @@ static void count_transform(double *c, const plan *p, const plan_operation *o, c
     for (uint32_t i = 0; i < t->baby_count; i++) babies += t->baby_steps[i] != 0;
     for (uint32_t i = 0; i < t->giant_count; i++) giants += t->giant_steps[i] != 0;
     if (babies) count_raise(c, s);
+    c[COST_STAGE] += (babies ? STAGES_RAISE + 1 : 0) + 1 + STAGES_DIVIDE;
+    if (giants) c[COST_STAGE] += STAGES_DIVIDE + STAGES_SWITCH + 1;
     count_key(c, s, babies);
     c[COST_POINTWISE] += 2 * over * babies;
     c[COST_DIAGONAL] += over * t->term_count;
@@ -71,6 +84,7 @@ static void count_chebyshev(double *c, const plan *p, const plan_operation *o) {
     for (uint32_t i = 0; i < steps->step_count; i++) {
         const shape s = shape_at(p, steps->steps[i].level);
         c[COST_CALL] += 1;
+        c[COST_STAGE] += 1 + STAGES_RESCALE + (steps->steps[i].product_count ? 1 + STAGES_SWITCH : 0);
         c[COST_POINTWISE] += 2 * s.limbs * steps->steps[i].term_count;
         c[COST_POINTWISE] += 4 * s.limbs * steps->steps[i].product_count;
         if (steps->steps[i].product_count) count_switch(c, &s);
@@ -88,8 +102,11 @@ static void count_operation(double *c, const plan *p, const plan_operation *o) {
     case PLAN_MULTIPLY:
     case PLAN_SQUARE:
         c[COST_POINTWISE] += batch * 4 * s.limbs;
+        c[COST_STAGE] += 1;
         break;
     case PLAN_RELINEARISE:
+        wait_switch(c, 1);
+        if (o->with_rescale) c[COST_STAGE] += 1;
         for (uint32_t b = 0; b < x->batch_count; b++) {
             count_switch(c, &s);
             if (o->with_rescale) count_rescale(c, &s, 2);
@@ -97,25 +114,31 @@ static void count_operation(double *c, const plan *p, const plan_operation *o) {
         break;
     case PLAN_RESCALE:
         count_rescale(c, &s, batch * components);
+        c[COST_STAGE] += STAGES_RESCALE;
         break;
     case PLAN_ROTATE:
     case PLAN_CONJUGATE:
         count_switch(c, &s);
+        wait_switch(c, 1);
         c[COST_POINTWISE] += 2 * s.limbs;
         break;
     case PLAN_ROTATE_HOISTED:
         count_raise(c, &s);
         count_key(c, &s, o->step_count);
         count_divide(c, &s, 2.0 * o->step_count);
+        c[COST_STAGE] += STAGES_RAISE + 1 + STAGES_DIVIDE;
         c[COST_POINTWISE] += 2 * s.limbs * o->step_count;
         break;
     case PLAN_INNER_SUM:
         for (uint32_t i = 0; i < o->step_count; i++) count_switch(c, &s);
+        wait_switch(c, o->step_count);
+        c[COST_STAGE] += o->step_count;
         c[COST_POINTWISE] += 4 * s.limbs * o->step_count;
         break;
     case PLAN_LINEAR_TRANSFORM:
         count_transform(c, p, o, &s);
         if (o->with_rescale) count_rescale(c, &s, 2);
+        if (o->with_rescale) c[COST_STAGE] += 1;
         break;
     case PLAN_CHEBYSHEV:
         for (uint32_t b = 0; b < x->batch_count; b++) count_chebyshev(c, p, o);
@@ -123,19 +146,23 @@ static void count_operation(double *c, const plan *p, const plan_operation *o) {
     case PLAN_MATRIX_PRODUCT: {
         const plan_matrix *m = &p->matrices[o->matrix];
         c[COST_MATRIX] += 2.0 * s.limbs * m->row_count * m->column_count;
+        c[COST_STAGE] += 1;
         break;
     }
     case PLAN_DROP_LEVEL:
         c[COST_POINTWISE] += batch * components * s.limbs * 0.5;
+        c[COST_STAGE] += 1;
         break;
     default:
         c[COST_POINTWISE] += batch * components * s.limbs;
+        c[COST_STAGE] += 1;
         break;
     }
 }
 
 void cost_count(double passes[COST_KERNELS], const plan *p, uint32_t first, uint32_t count) {
     for (int k = 0; k < COST_KERNELS; k++) passes[k] = 0;
+    passes[COST_REPLAY] = 1;
     for (uint32_t i = first; i < first + count; i++) count_operation(passes, p, &p->operations[i]);
 }
 

@@ -6,7 +6,12 @@
  * The counts follow the evaluator: a key switch raises one polynomial to the modulus Q P digit by digit,
  * multiplies by the key and divides by P; a linear transform raises once for all baby steps, keeps them over
  * Q P, and switches once more for each giant step. What is left out: caches (a key that is used for the first
- * time costs more) and the time between kernels, but for a constant for each operation.
+ * time costs more).
+ *
+ * On a CPU a pass costs what it costs, and an operation a little besides. On a GPU small launches take the
+ * time that a launch takes, however little they do: there the launches that wait for one another are counted
+ * as well (COST_STAGE), and the start of a replay; probes are small operations, which show what a launch
+ * costs, and one with many rotations at once, which shows what a pass costs where there are enough of them.
  */
 #ifndef CKKS_CTL_COST_H
 #define CKKS_CTL_COST_H
@@ -15,22 +20,25 @@
 #include "kernels/program/plan.h"
 
 typedef enum cost_kernel {
-    COST_CALL,       /* an operation, once */
+    COST_CALL,       /* an operation, once; CPU */
     COST_TRANSFORM,  /* a number-theoretic transform of one limb */
     COST_POINTWISE,  /* a sum or product, word by word */
     COST_KEY,        /* a product with one limb of one digit of a key, both components */
     COST_CONVERSION, /* basis conversion: one source limb into one target limb */
     COST_DIAGONAL,   /* a product with a limb of a diagonal, both components, added up */
     COST_MATRIX,     /* a weight times a limb, added up */
+    COST_STAGE,      /* a launch that waits for the one before; GPU */
+    COST_REPLAY,     /* a replay, once; GPU */
     COST_KERNELS
 } cost_kernel;
 
 typedef struct cost_model {
     double pass_ns[COST_KERNELS];
-    double fit; /* largest relative error on the programs that it was fitted to */
+    double fit;       /* largest relative error on the programs that it was fitted to */
+    bool is_unsteady; /* measured just now, while the machine did other work; not kept */
 } cost_model;
 
-/* cost_count adds up what operations [first, first + count) of `p` are for each kernel. Pure. */
+/* cost_count adds up what a replay of operations [first, first + count) of `p` is for each kernel. Pure. */
 void cost_count(double passes[COST_KERNELS], const plan *p, uint32_t first, uint32_t count);
 /* cost_predict: nanoseconds of those operations. Pure. */
 double cost_predict(const cost_model *model, const plan *p, uint32_t first, uint32_t count);

@@ -11,12 +11,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define PROBES_MAX  32u
+#define PROBES_MAX  48u
 #define MATRIX_SIDE 16u
 #define STREAMED                                                                                             \
     4u /* transforms in one probe, so that diagonals come from memory, as those of large layers do */
 #define SCALE         0x1p26
-#define CACHE_VERSION "cost 2"
+#define CACHE_VERSION "cost 3"
+/* a GPU's largest probe: rotations at once, at most, and what their keys may take */
+#define CROWD_MAX    32u
+#define CROWD_BYTES  ((uint64_t)256 << 20)
+#define CROWD_GIANTS 4u
+#define TERMS_MAX    (CROWD_MAX * CROWD_GIANTS)
 
 /* ---- probes: small programs of one parameter set ---- */
 
@@ -26,9 +31,10 @@ typedef struct probe {
     plan_operation operations[STREAMED];
     uint32_t outputs[STREAMED];
     plan_plain plain;
-    plan_plain plains[16 * STREAMED];
+    plan_plain plains[TERMS_MAX];
     plan_transform transforms[STREAMED];
-    plan_transform_term terms[16 * STREAMED];
+    plan_transform_term terms[TERMS_MAX];
+    int32_t babies[CROWD_MAX], giants[CROWD_GIANTS];
     plan_matrix matrix;
     key_requirement *keys;
     double ns;
@@ -36,7 +42,7 @@ typedef struct probe {
 
 typedef struct probes {
     const ckks_params *params;
-    bool is_insecure, has_rotations, has_products, has_matrices;
+    bool is_insecure, is_for_gpu, has_rotations, has_products, has_matrices;
     uint32_t count;
     probe *list;  /* [PROBES_MAX] */
     double *ones; /* [N/2] */
@@ -45,12 +51,9 @@ typedef struct probes {
     uint32_t key_count;
 } probes;
 
-static const int32_t one_step[] = {1}, two_steps[] = {1, 2}, babies[] = {0, 1, 2, 3},
-                     giants[] = {0, 4, 8, 12};
-/* [giant][baby], as many as a probe uses */
-static const plan_transform_term terms[] = {
-    {0, 0, 0}, {0, 1, 1}, {0, 2, 2},  {0, 3, 3},  {1, 0, 4},  {1, 1, 5},  {1, 2, 6},  {1, 3, 7},
-    {2, 0, 8}, {2, 1, 9}, {2, 2, 10}, {2, 3, 11}, {3, 0, 12}, {3, 1, 13}, {3, 2, 14}, {3, 3, 15}};
+_Static_assert(16 * STREAMED <= TERMS_MAX, "streamed transforms have room");
+
+static const int32_t one_step[] = {1}, two_steps[] = {1, 2};
 
 /* a program of one operation on one ciphertext */
 static probe *begin(probes *all, uint32_t kind, uint32_t level, double scale_in, double scale_out,
@@ -118,21 +121,24 @@ static ckks_status add_product(probes *all, uint32_t level, ckks_error *err) {
     return finish(all, q, err);
 }
 
-/* `count` transforms of one value, each of four baby steps (one of them no rotation) and `giant_count` giant
- * steps (the first of them none), with diagonals of its own */
-static ckks_status add_transform(probes *all, uint32_t level, uint32_t giant_count, uint32_t count,
-                                 ckks_error *err) {
+/* `count` transforms of one value, each of so many baby steps (one of them no rotation) and giant steps (the
+ * first of them none), with diagonals of its own */
+static ckks_status add_transform(probes *all, uint32_t level, uint32_t baby_count, uint32_t giant_count,
+                                 uint32_t count, ckks_error *err) {
     probe *q = begin(all, PLAN_LINEAR_TRANSFORM, level, SCALE, SCALE * 0x1p20, level);
-    const uint32_t each = 4 * giant_count;
+    const uint32_t each = baby_count * giant_count;
+    CKKS_ASSERT(baby_count <= CROWD_MAX && giant_count <= CROWD_GIANTS && each * count <= TERMS_MAX);
+    for (uint32_t i = 0; i < baby_count; i++) q->babies[i] = (int32_t)i;
+    for (uint32_t i = 0; i < giant_count; i++) q->giants[i] = (int32_t)(i * baby_count);
     for (uint32_t i = 0; i < each * count; i++) {
         q->plains[i] = (plan_plain){
             .slots = all->ones, .slot_count = 1, .level = level, .with_p = true, .scale = 0x1p20};
-        q->terms[i] = (plan_transform_term){terms[i % each].giant, terms[i % each].baby, i};
+        q->terms[i] = (plan_transform_term){i % each / baby_count, i % baby_count, i};
     }
     for (uint32_t k = 0; k < count; k++) {
-        q->transforms[k] = (plan_transform){.baby_steps = babies,
-                                            .giant_steps = giants,
-                                            .baby_count = 4,
+        q->transforms[k] = (plan_transform){.baby_steps = q->babies,
+                                            .giant_steps = q->giants,
+                                            .baby_count = baby_count,
                                             .giant_count = giant_count,
                                             .terms = q->terms + k * each,
                                             .term_count = each};
@@ -148,6 +154,15 @@ static ckks_status add_transform(probes *all, uint32_t level, uint32_t giant_cou
     return finish(all, q, err);
 }
 
+/* many rotations and diagonals in each launch */
+static ckks_status add_crowd(probes *all, uint32_t level, ckks_error *err) {
+    const key_requirement key = {KEY_GALOIS, galois_element_rotate(all->params->log_n, 1), level};
+    const uint64_t fits = CROWD_BYTES / (key_resident_word_count(all->params, &key) * sizeof(uint64_t));
+    const uint32_t baby_count = fits > CROWD_MAX ? CROWD_MAX : fits < 8 ? 8 : (uint32_t)fits;
+    const ckks_status rc = add_transform(all, level, baby_count, 1, 1, err);
+    return rc == CKKS_OK ? add_transform(all, level, baby_count, CROWD_GIANTS, 1, err) : rc;
+}
+
 static ckks_status add_rotations(probes *all, uint32_t level, ckks_error *err) {
     probe *q = begin(all, PLAN_ROTATE, level, SCALE, SCALE, level);
     q->operations[0].steps = one_step, q->operations[0].step_count = 1;
@@ -158,11 +173,12 @@ static ckks_status add_rotations(probes *all, uint32_t level, ckks_error *err) {
     q->operations[0].output_count = 2;
     q->values[2] = q->values[1], q->plan.value_count = 3, q->outputs[0] = 2;
     if ((rc = finish(all, q, err)) != CKKS_OK) return rc;
-    if ((rc = add_transform(all, level, 1, 1, err)) != CKKS_OK) return rc;
+    if ((rc = add_transform(all, level, 4, 1, 1, err)) != CKKS_OK) return rc;
     /* keys of large rings take hundreds of megabytes */
     const uint32_t giant_count = all->params->log_n < 15 ? 4 : 2;
-    if ((rc = add_transform(all, level, giant_count, 1, err)) != CKKS_OK) return rc;
-    return add_transform(all, level, giant_count, STREAMED, err);
+    if ((rc = add_transform(all, level, 4, giant_count, 1, err)) != CKKS_OK) return rc;
+    if ((rc = add_transform(all, level, 4, giant_count, STREAMED, err)) != CKKS_OK) return rc;
+    return all->is_for_gpu ? add_crowd(all, level, err) : CKKS_OK;
 }
 
 static ckks_status add_matrix(probes *all, uint32_t level, ckks_error *err) {
@@ -183,9 +199,9 @@ static ckks_status add_level(probes *all, uint32_t level, ckks_error *err) {
 }
 
 /* what the program does at its highest level, in the middle and near the end */
-static ckks_status probes_make(probes *all, const plan *p, ckks_error *err) {
+static ckks_status probes_make(probes *all, const plan *p, uint32_t kind, ckks_error *err) {
     const uint32_t top = p->values[0].level;
-    *all = (probes){.params = p->params, .is_insecure = p->is_insecure};
+    *all = (probes){.params = p->params, .is_insecure = p->is_insecure, .is_for_gpu = kind == DEVICE_CUDA};
     for (uint32_t i = 0; i < p->key_count; i++) {
         all->has_rotations = all->has_rotations || p->keys[i].kind == KEY_GALOIS;
         all->has_products = all->has_products || p->keys[i].kind == KEY_RELINEARISATION;
@@ -214,13 +230,20 @@ static void probes_fini(probes *all) {
 
 /* ---- fitting ---- */
 
+/* what a device of this kind has a cost for */
+static bool has_kernel(const probes *all, int kernel) {
+    if (kernel == COST_CALL) return !all->is_for_gpu;
+    return all->is_for_gpu || (kernel != COST_STAGE && kernel != COST_REPLAY);
+}
+
 /* Non-negative least squares of relative errors, one cost after another until nothing moves. */
 static void fit(cost_model *out, const probes *all) {
     double passes[PROBES_MAX][COST_KERNELS];
     *out = (cost_model){.fit = 0};
     for (uint32_t i = 0; i < all->count; i++) {
         cost_count(passes[i], &all->list[i].plan, 0, all->list[i].plan.operation_count);
-        for (int k = 0; k < COST_KERNELS; k++) passes[i][k] /= all->list[i].ns;
+        for (int k = 0; k < COST_KERNELS; k++)
+            passes[i][k] = has_kernel(all, k) ? passes[i][k] / all->list[i].ns : 0;
     }
     for (int round = 0; round < 20000; round++)
         for (int k = 0; k < COST_KERNELS; k++) {
@@ -247,7 +270,7 @@ static ckks_status measure(cost_model *out, const plan *p, uint32_t kind, const 
     plan_clock clock = {0};
     ctl_bar bar = {0};
     ctl_bar_begin(&bar, options, "cost model", false);
-    ckks_status rc = probes_make(&all, p, err);
+    ckks_status rc = probes_make(&all, p, kind, err);
     if (rc == CKKS_OK) rc = plan_clock_open(&clock, kind, p->params, all.keys, all.key_count, err);
     for (uint32_t i = 0; i < all.count && rc == CKKS_OK; i++) {
         rc = plan_clock_time(&all.list[i].ns, &clock, &all.list[i].plan, 6, 0.03, err);
@@ -255,6 +278,7 @@ static ckks_status measure(cost_model *out, const plan *p, uint32_t kind, const 
     }
     ctl_bar_end(&bar);
     if (rc == CKKS_OK) fit(out, &all);
+    if (rc == CKKS_OK) out->is_unsteady = clock.is_unsteady;
     plan_clock_close(&clock);
     probes_fini(&all);
     return rc;
@@ -288,6 +312,7 @@ static bool cache_read(cost_model *out, const char *path) {
     char line[64];
     FILE *from = fopen(path, "re");
     if (!from) return false;
+    *out = (cost_model){.fit = 0};
     bool is_good = fgets(line, sizeof line, from) && strcmp(line, CACHE_VERSION "\n") == 0;
     is_good = is_good && read_number(&out->fit, from);
     for (int k = 0; k < COST_KERNELS && is_good; k++) is_good = read_number(&out->pass_ns[k], from);

@@ -84,21 +84,34 @@ static ckks_status predict(explanation *e, const plan_part *parts, const explain
     ckks_status rc = cost_model_get(&model, &e->package->plan, options->device_kind, options->calibrates,
                                     options->common, err);
     if (rc != CKKS_OK) return rc;
-    e->predicted_ms = 0;
-    for (uint32_t i = 0; i < e->count; i++) {
-        e->rows[i].predicted_ms =
-            1e-6 * cost_predict(&model, &e->package->plan, parts[i].first, parts[i].count);
-        e->predicted_ms += e->rows[i].predicted_ms;
-    }
+    e->is_unsteady = model.is_unsteady;
+    const plan *p = &e->package->plan;
+    for (uint32_t i = 0; i < e->count; i++)
+        e->rows[i].predicted_ms = 1e-6 * cost_predict(&model, p, parts[i].first, parts[i].count);
+    e->predicted_ms = 1e-6 * cost_predict(&model, p, 0, p->operation_count);
     return CKKS_OK;
 }
 
-ckks_status explain_package(explanation *out, const package *p, const explain_options *options,
+/* the cost model must know which kind was chosen */
+static ckks_status resolve_kind(uint32_t *kind, ckks_error *err) {
+    const device_config config = {.kind = DEVICE_AUTO};
+    device *dev = NULL;
+    if (*kind != DEVICE_AUTO) return CKKS_OK;
+    const ckks_status rc = device_open(&dev, &config, err);
+    if (rc == CKKS_OK) *kind = device_get_kind(dev);
+    device_close(dev);
+    return rc;
+}
+
+ckks_status explain_package(explanation *out, const package *p, const explain_options *wanted,
                             ckks_error *err) {
+    explain_options resolved = *wanted;
+    const explain_options *options = &resolved;
     plan_part *parts = NULL;
     plan_clock clock = {0};
     *out = (explanation){.package = p, .measured_ms = -1, .predicted_ms = -1};
-    ckks_status rc = plan_parts(&parts, &out->count, &p->plan, err);
+    ckks_status rc = resolve_kind(&resolved.device_kind, err);
+    if (rc == CKKS_OK) rc = plan_parts(&parts, &out->count, &p->plan, err);
     if (rc == CKKS_OK) rc = fill_rows(out, parts, err);
     if (rc == CKKS_OK && options->predicts) rc = predict(out, parts, options, err);
     if (rc == CKKS_OK && options->measures) {
@@ -109,6 +122,7 @@ ckks_status explain_package(explanation *out, const package *p, const explain_op
             rc = take_memory(out, &clock, err);
         }
         if (rc == CKKS_OK) rc = time_parts(out, &clock, parts, options, err);
+        out->is_unsteady = out->is_unsteady || clock.is_unsteady;
     }
     plan_clock_close(&clock);
     free(parts);
@@ -160,6 +174,10 @@ void explain_print(const explanation *e) {
     milliseconds(measured, e->measured_ms);
     milliseconds(predicted, e->predicted_ms);
     printf("  whole program: measured %s ms, predicted %s ms\n", measured, predicted);
+    if (e->is_unsteady)
+        printf(
+            "  note: this machine does other work: shortest times were not reached again, take them as upper "
+            "bounds\n");
     if (e->has_memory)
         printf("  memory: weights %s, each slot %s\n", ctl_bytes(a, e->memory.weights_bytes),
                ctl_bytes(b, e->memory.arena_bytes + e->memory.program_bytes));
@@ -179,6 +197,7 @@ void explain_json(const explanation *e) {
     if (e->device[0]) json_string(&j, "device", e->device);
     json_known(&j, "measured_ms", e->measured_ms);
     json_known(&j, "predicted_ms", e->predicted_ms);
+    json_bool(&j, "steady", !e->is_unsteady);
     if (e->has_memory) {
         json_integer(&j, "weights_bytes", e->memory.weights_bytes);
         json_integer(&j, "slot_bytes", e->memory.arena_bytes + e->memory.program_bytes);

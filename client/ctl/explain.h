@@ -27,6 +27,7 @@ typedef struct explanation {
     double predicted_ms; /* negative: no cost model */
     workload_memory memory;
     bool has_memory;
+    bool is_unsteady; /* some time was not reached again: the machine does other work */
     char device[128];
 } explanation;
 

@@ -34,6 +34,7 @@ void plan_excerpt_fini(plan_excerpt *e); /* accepts zeroed */
 typedef struct plan_clock {
     device *dev;
     bench_rig rig;
+    bool is_unsteady; /* the shortest of some program was not reached again */
 } plan_clock;
 ckks_status plan_clock_open(plan_clock *out, uint32_t kind, const ckks_params *params,
                             const key_requirement *keys, uint32_t key_count, ckks_error *err);
