@@ -221,7 +221,7 @@ $(B)/obj/gen/%.o: $(GEN)/%.c $(FLAGS_STAMP) | gen
 	$(Q)$(CCACHE) $(CC) $(CFLAGS_GEN) -c $< -o $@
 
 # instruction-set specific files say so in their names
-ISA = $(if $(findstring _avx512.c,$<),-mavx512f -mavx512dq -mavx512vl -mavx512ifma -mavx512bw -mavx2 -mfma -mbmi2)$(if $(findstring _avx2.c,$<),-mavx2 -mfma -mbmi2)
+ISA = $(if $(findstring _avx512.c,$<),-mavx512f -mavx512dq -mavx512vl -mavx512ifma -mavx512vbmi -mavx512bw -mavx2 -mfma -mbmi2)$(if $(findstring _avx2.c,$<),-mavx2 -mfma -mbmi2)
 
 $(B)/obj/%.o: %.c $(FLAGS_STAMP) | gen
 	@mkdir -p $(@D)

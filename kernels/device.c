@@ -113,6 +113,9 @@ const char *device_hardware_id(const device *dev) {
 bool device_has_kernel(const device *dev, kernel_id kernel) {
     return dev->back.backend->can_launch(dev->back.self, kernel, NULL) == CKKS_OK;
 }
+key_layout device_key_layout(const device *dev) {
+    return dev->back.keys;
+}
 device_kind device_get_kind(const device *dev) {
     return dev->back.backend->kind;
 }

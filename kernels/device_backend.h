@@ -85,6 +85,7 @@ typedef struct backend_device {
     const device_backend *backend;
     void *self;
     uint64_t bytes_total; /* memory of the device */
+    key_layout keys;      /* how it wants keys */
     char description[160];
     char reason[160];     /* why this one of several */
     char hardware_id[48]; /* UUID of the card; "" for a CPU */

@@ -235,6 +235,11 @@ static ckks_status describe_unpack(describer *d, const kernel_unpack_args *a) {
     return touch_verdict(d, a->verdict);
 }
 
+static ckks_status describe_narrow_key(describer *d, const kernel_narrow_key_args *a) {
+    TRY(access_touch_poly(d, NULL, "key", &a->key, false));
+    return access_touch_poly(d, NULL, "key", &a->key, true);
+}
+
 static ckks_status describe_pack(describer *d, const kernel_pack_args *a) {
     range out = {0}, in = {0};
     TRY(access_touch_poly(d, &in, "a", &a->a, false));
@@ -325,6 +330,8 @@ static ckks_status describe_any(describer *d, const void *arguments) {
         return describe_expand(d, arguments);
     case KERNEL_CHECK_NONZERO:
         return describe_check_nonzero(d, arguments);
+    case KERNEL_NARROW_KEY:
+        return describe_narrow_key(d, arguments);
     case KERNEL_PACK:
         return describe_pack(d, arguments);
     case KERNEL_SAMPLE:

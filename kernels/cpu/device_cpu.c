@@ -126,7 +126,11 @@ ckks_status device_cpu_open(backend_device *out, const device_config *config, ck
     const uint64_t installed = (uint64_t)pages * (uint64_t)page_bytes;
     const uint64_t limit = memory_limit_of_groups("/proc/self/cgroup", "/sys/fs/cgroup");
     *out = (backend_device){
-        .backend = &backend, .self = dev, .bytes_total = limit < installed ? limit : installed};
+        .backend = &backend,
+        .self = dev,
+        .bytes_total = limit < installed ? limit : installed,
+        .keys = dev->isa == CPU_ISA_AVX512 ? KEY_NARROW : KEY_WORDS, /* key products there wait for memory */
+    };
     snprintf(out->description, sizeof out->description, "CPU, %u thread%s, %s", dev->threads,
              dev->threads == 1 ? "" : "s", cpu_isa_name(isa_in_use(dev->isa)));
     return CKKS_OK;

@@ -33,6 +33,7 @@ static const cpu_kernel table[KERNEL_COUNT][CPU_ISA_COUNT] = {
     [KERNEL_UNPACK] = {cpu_unpack_scalar, cpu_unpack_avx2},
     [KERNEL_EXPAND] = {cpu_expand_scalar, cpu_expand_avx2},
     [KERNEL_CHECK_NONZERO] = {cpu_check_nonzero_scalar, cpu_check_nonzero_avx2},
+    [KERNEL_NARROW_KEY] = {cpu_narrow_key_scalar, NULL, cpu_narrow_key_avx512},
     [KERNEL_PACK] = {cpu_pack_scalar},
     [KERNEL_SAMPLE] = {cpu_sample_scalar},
     [KERNEL_COUNTER_ADVANCE] = {cpu_counter_advance_scalar},
@@ -51,7 +52,8 @@ static cpu_isa machine_isa(void) {
         __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
     const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512ifma");
+                            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512ifma") &&
+                            __builtin_cpu_supports("avx512vbmi");
     return has_avx512 ? CPU_ISA_AVX512 : has_avx2 ? CPU_ISA_AVX2 : CPU_ISA_SCALAR;
 }
 

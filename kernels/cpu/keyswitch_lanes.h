@@ -205,6 +205,7 @@ typedef struct limb_product {
     const uint64_t *digit[CKKS_PRIMES_MAX];
     const uint64_t *key; /* component c of digit d at key + (2 d + c) * component_words */
     size_t component_words;
+    uint32_t residue_bytes; /* of the key's residues: 8, or fewer where they are narrow */
     const uint64_t *add[2];
     bool is_added;        /* to what out holds */
     uint32_t part, parts; /* of the limb's blocks; 0 parts: all of them */
@@ -218,15 +219,20 @@ static uint32_t product_end_block(const limb_product *product, const product_sha
                           : shape->n / PERMUTE_BLOCK;
 }
 
-/* Sets key and count; leaves them 0 if the key cannot serve this launch. Where p follows q depends on the
- * key's level, not on the launch's. A digit has two components. */
+/* Sets what concerns the key; leaves count 0 if the key cannot serve this launch. Where p follows q depends
+ * on the key's level, not on the launch's. A digit has two components. */
 static void find_key(limb_product *product, const product_shape *shape, uint32_t key, uint32_t limb) {
     if (key >= shape->key_count) return;
     const key_table_entry *entry = &shape->keys[key];
     if (!entry->address || entry->q_limb_count < shape->q_limbs) return;
+    if (entry->layout != KEY_WORDS && LANES != 8)
+        return; /* no device of this instruction set asks for that */
     const size_t key_limbs = (size_t)entry->q_limb_count + shape->p_limbs;
     const size_t at = limb < shape->q_limbs ? limb : entry->q_limb_count + (limb - shape->q_limbs);
     product->component_words = key_limbs * shape->n;
+    product->residue_bytes = entry->layout == KEY_WORDS
+                                 ? (uint32_t)sizeof(uint64_t)
+                                 : key_residue_bytes(context_ntt(shape->context, product->prime)->m.value);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): a device address, as the key table holds it
     product->key = (const uint64_t *)(uintptr_t)entry->address + at * shape->n;
     product->count = shape->digits;
@@ -255,9 +261,36 @@ ALWAYS w64 fold_words(w64 low, w64 high, w64 carry, w64 carry_quotient, w64 redu
 #define PREFETCH(word) _mm_prefetch((const char *)(word), _MM_HINT_T0)
 #define TERMS_MAX      14u /* and what was there before: 15 keep the high half below 2^52 */
 
-static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *product,
-                        const product_shape *shape) {
+/* eight residues of a key: byte b of lane l is byte l * residue_bytes + b */
+typedef struct narrow_lanes {
+    w64 index;
+    __mmask64 is_there;
+} narrow_lanes;
+
+static narrow_lanes narrow_lanes_of(uint32_t residue_bytes) {
+    uint8_t index[64] = {0};
+    narrow_lanes lanes = {_mm512_setzero_si512(), 0};
+    for (uint32_t i = 0; i < 64; i++) {
+        if (i % 8 >= residue_bytes) continue;
+        index[i] = (uint8_t)(i / 8 * residue_bytes + i % 8);
+        lanes.is_there |= (__mmask64)1 << i;
+    }
+    lanes.index = _mm512_loadu_si512(index);
+    return lanes;
+}
+
+/* a narrow load ends at most 32 bytes behind its residues: within the limb's room, 8 bytes a residue */
+ALWAYS w64 key_load(const uint8_t *at, const narrow_lanes *lanes, bool is_narrow) {
+    const w64 bytes = _mm512_loadu_si512(at);
+    return is_narrow ? _mm512_maskz_permutexvar_epi8(lanes->is_there, lanes->index, bytes) : bytes;
+}
+
+ALWAYS void run_product_of(uint64_t *out0, uint64_t *out1, const limb_product *product,
+                           const product_shape *shape, bool is_narrow) {
     const limb_product in = *product;
+    const narrow_lanes lanes = narrow_lanes_of(in.residue_bytes);
+    const size_t residue_bytes = is_narrow ? in.residue_bytes : sizeof(uint64_t);
+    const size_t component_bytes = in.component_words * sizeof(uint64_t);
     const modulus *m = &context_ntt(shape->context, in.prime)->m;
     const uint64_t carry_word = mod_reduce128((uint128)1 << 52, m);
     const w64 q = w64_all(m->value), q_twice = w64_all(2 * m->value),
@@ -275,11 +308,13 @@ static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *prod
             const w64 order = turn.index[turn.at[v] & (LANES - 1)];
             w64 low0 = _mm512_setzero_si512(), low1 = low0, high0 = low0, high1 = low0;
             if (in.is_added) low0 = w64_load(out0 + to), low1 = w64_load(out1 + to);
-            const uint64_t *key = in.key + to;
-            for (uint32_t d = 0; d < in.count; key += 2 * in.component_words) {
+            const uint8_t *key = (const uint8_t *)in.key + to * residue_bytes;
+            for (uint32_t d = 0; d < in.count; key += 2 * component_bytes) {
                 const w64 x = w64_permute(w64_load(in.digit[d] + from), order);
-                const w64 k0 = w64_load(key), k1 = w64_load(key + in.component_words);
-                PREFETCH(key + PERMUTE_BLOCK), PREFETCH(key + in.component_words + PERMUTE_BLOCK);
+                const w64 k0 = key_load(key, &lanes, is_narrow),
+                          k1 = key_load(key + component_bytes, &lanes, is_narrow);
+                PREFETCH(key + PERMUTE_BLOCK * residue_bytes);
+                PREFETCH(key + component_bytes + PERMUTE_BLOCK * residue_bytes);
                 low0 = _mm512_madd52lo_epu64(low0, x, k0), high0 = _mm512_madd52hi_epu64(high0, x, k0);
                 low1 = _mm512_madd52lo_epu64(low1, x, k1), high1 = _mm512_madd52hi_epu64(high1, x, k1);
                 if (++d % TERMS_MAX == 0) {
@@ -304,6 +339,33 @@ static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *prod
             w64_store(out1 + to, w64_correct(w64_correct(low1, q_twice), q));
         }
     }
+}
+
+static void run_product(uint64_t *out0, uint64_t *out1, const limb_product *product,
+                        const product_shape *shape) {
+    if (product->residue_bytes == sizeof(uint64_t))
+        run_product_of(out0, out1, product, shape, false);
+    else
+        run_product_of(out0, out1, product, shape, true);
+}
+
+static void narrow_task(const void *context, uint32_t task) {
+    const kernel_narrow_key_args *args = context;
+    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->key.basis);
+    const uint32_t bytes =
+        key_residue_bytes(tables_ntt(args->tables, args->key.basis, task % limbs)->m.value);
+    uint8_t index[64] = {0};
+    for (uint32_t i = 0; i < 8 * bytes; i++) index[i] = (uint8_t)(i / bytes * 8 + i % bytes);
+    const w64 order = _mm512_loadu_si512(index);
+    const uint64_t *words = poly_limb(&args->key, task / limbs, task % limbs, n);
+    uint8_t *out = (uint8_t *)poly_limb(&args->key, task / limbs, task % limbs, n);
+    /* a store ends where the next words begin, or before */
+    for (uint32_t k = 0; k < n; k += LANES, out += LANES * bytes)
+        _mm512_storeu_si512(out, _mm512_maskz_permutexvar_epi8(~(__mmask64)0, order, w64_load(words + k)));
+}
+void ISA(cpu_narrow_key)(const void *arguments) {
+    const kernel_narrow_key_args *args = arguments;
+    team_each(args->key.component_count * basis_limb_count(args->key.basis), true, narrow_task, args);
 }
 
 #else

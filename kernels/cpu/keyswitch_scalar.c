@@ -136,34 +136,57 @@ typedef struct product_shape {
     uint32_t n, log_n, q_limbs, p_limbs, digits;
 } product_shape;
 
-/* The words of digit `digit`, component 0, one limb of a key; NULL if the key cannot serve this launch. Where
- * p follows q depends on the key's level, not on the launch's. */
-static const uint64_t *key_limb(const product_shape *shape, uint32_t key, uint32_t digit, uint32_t limb,
-                                size_t *component_words) {
-    if (key >= shape->args->key_count) return NULL;
+/* One limb of one digit of a key, component 0. */
+typedef struct key_limb {
+    const uint8_t *at; /* NULL if the key cannot serve this launch */
+    size_t component_bytes;
+    uint32_t residue_bytes;
+} key_limb;
+
+/* Where p follows q depends on the key's level, not on the launch's. */
+static key_limb key_limb_of(const product_shape *shape, uint32_t key, uint32_t digit, uint32_t limb,
+                            uint32_t prime) {
+    if (key >= shape->args->key_count) return (key_limb){0};
     const key_table_entry *entry = &shape->args->keys[key];
-    if (!entry->address || entry->q_limb_count < shape->q_limbs) return NULL;
+    if (!entry->address || entry->q_limb_count < shape->q_limbs) return (key_limb){0};
     const size_t key_limbs = (size_t)entry->q_limb_count + shape->p_limbs;
     const size_t at = limb < shape->q_limbs ? limb : entry->q_limb_count + (limb - shape->q_limbs);
-    *component_words = key_limbs * shape->n;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): a device address, as the key table holds it
-    return (const uint64_t *)(uintptr_t)entry->address + (2 * digit * key_limbs + at) * shape->n;
+    const uint64_t *words = (const uint64_t *)(uintptr_t)entry->address;
+    const uint64_t q = context_ntt(shape->context, prime)->m.value;
+    return (key_limb){(const uint8_t *)(words + (2 * digit * key_limbs + at) * shape->n),
+                      key_limbs * shape->n * sizeof *words,
+                      entry->layout == KEY_NARROW ? key_residue_bytes(q) : (uint32_t)sizeof *words};
+}
+
+/* residues begin .. begin + PERMUTE_BLOCK - 1 of both components; little-endian, as the processor is */
+static void key_block(uint64_t out[2][PERMUTE_BLOCK], const key_limb *key, size_t begin) {
+    for (uint32_t c = 0; c < 2; c++) {
+        const uint8_t *at = key->at + c * key->component_bytes + begin * key->residue_bytes;
+        for (uint32_t k = 0; k < PERMUTE_BLOCK; k++, at += key->residue_bytes) {
+            out[c][k] = 0;
+            memcpy(&out[c][k], at, key->residue_bytes);
+        }
+    }
 }
 
 static void add_item(product_sums *sums, const product_shape *shape, const key_product_item *item,
                      uint32_t limb, uint32_t block) {
     const kernel_key_product_args *args = shape->args;
     const uint32_t limbs = shape->q_limbs + shape->p_limbs;
+    const kernel_basis basis = {0, shape->q_limbs, shape->p_limbs};
+    const uint32_t prime = basis_prime(basis, limb, context_params(shape->context)->q_count);
     const size_t n = shape->n, at = (size_t)block * PERMUTE_BLOCK;
     uint8_t index[PERMUTE_BLOCK];
     const size_t from = permute_block_fill(index, shape->log_n, item->galois_element, block);
     for (uint32_t d = 0; d < shape->digits; d++) {
-        size_t component = 0;
-        const uint64_t *key = key_limb(shape, item->key, d, limb, &component);
-        if (!key) break;
+        uint64_t residues[2][PERMUTE_BLOCK];
+        const key_limb key = key_limb_of(shape, item->key, d, limb, prime);
+        if (!key.at) break;
+        key_block(residues, &key, at);
         const uint64_t *digit =
             args->digits + (((size_t)item->digits * shape->digits + d) * limbs + limb) * n + from;
-        add_products(sums, digit, index, key + at, key + component + at);
+        add_products(sums, digit, index, residues[0], residues[1]);
     }
     if (args->add && limb < shape->q_limbs) {
         uint64_t p = 0, p_shoup = 0;
@@ -218,6 +241,23 @@ void cpu_key_product_scalar(const void *arguments) {
         .digits = args->is_public ? 1 : params_digit_count(params, args->level),
     };
     team_each(args->out_count * (shape.q_limbs + shape.p_limbs), true, product_task, &shape);
+}
+
+static void narrow_task(const void *context, uint32_t task) {
+    const kernel_narrow_key_args *args = context;
+    const uint32_t n = tables_n(args->tables), limbs = basis_limb_count(args->key.basis);
+    const uint32_t bytes =
+        key_residue_bytes(tables_ntt(args->tables, args->key.basis, task % limbs)->m.value);
+    uint64_t *words = poly_limb(&args->key, task / limbs, task % limbs, n);
+    uint8_t *out = (uint8_t *)words; /* never past the word that is read next */
+    for (uint32_t k = 0; k < n; k++) {
+        const uint64_t word = words[k];
+        memcpy(out + (size_t)k * bytes, &word, bytes);
+    }
+}
+void cpu_narrow_key_scalar(const void *arguments) {
+    const kernel_narrow_key_args *args = arguments;
+    team_each(args->key.component_count * basis_limb_count(args->key.basis), true, narrow_task, args);
 }
 
 /* ---- dividing by P, by P * q_l, by q_l ---- */

@@ -1,6 +1,7 @@
 /*
  * A key set as a device holds it: one allocation per key, both components, in the layout that recorded
- * kernels read through the key table.
+ * kernels read through the key table: words, or narrow residues in the same places where the device wants
+ * them (memory is that of the words: what narrow ones save is traffic).
  *
  * Keys come one after another: a set of a large model takes a gigabyte, and host memory that is touched for
  * the first time costs more than the words that are written to it. For the same reason a set can take over
@@ -142,6 +143,19 @@ static key_shape shape_of(const ckks_params *params, const key_requirement *is) 
     return shape;
 }
 
+/* from words to how the device wants its keys */
+static ckks_status key_lay_out(device *dev, device_stream *stream, const device_tables *tables,
+                               const ckks_params *params, const resident_key *key, ckks_error *err) {
+    if (device_key_layout(dev) == KEY_WORDS) return CKKS_OK;
+    const key_shape shape = shape_of(params, &key->is);
+    const kernel_narrow_key_args args = {.tables = tables,
+                                         .key = {.words = key->words,
+                                                 .component_count = 2 * shape.digit_count,
+                                                 .component_stride = shape.limb_count,
+                                                 .basis = shape.basis}};
+    return device_launch(stream, KERNEL_NARROW_KEY, &args, err);
+}
+
 /* What one upload works with. piece i: pinned bytes, their landing place on the device, and the event after
  * which both may be filled again. */
 typedef struct key_upload {
@@ -254,7 +268,7 @@ static ckks_status upload_key(key_upload *up, const resident_key *key, uint32_t 
     for (uint32_t digit = 0; digit < shape.digit_count && rc == CKKS_OK; digit++)
         rc = upload_digit(up, key, &shape, index, digit, packed->packed + digit * shape.digit_packed_bytes,
                           err);
-    return rc;
+    return rc == CKKS_OK ? key_lay_out(up->dev, up->stream, up->tables, up->params, key, err) : rc;
 }
 
 ckks_status resident_keys_pack(resident_keys **out, device *dev, const ckks_context *context,
@@ -325,6 +339,7 @@ ckks_status resident_keys_fill(resident_keys **out, device *dev, const ckks_cont
                                const resident_keys_config *config, ckks_error *err) {
     resident_keys *set = NULL;
     device_stream *stream = NULL;
+    const device_tables *tables = NULL;
     uint64_t *words = NULL;
     uint64_t largest = 0;
     ckks_status rc = check_config(out, dev, context, config, err);
@@ -341,16 +356,19 @@ ckks_status resident_keys_fill(resident_keys **out, device *dev, const ckks_cont
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the words of a key");
         goto out;
     }
+    if ((rc = device_tables_acquire(dev, &tables, context, err)) != CKKS_OK) goto out;
     if ((rc = device_stream_create(dev, &stream, err)) != CKKS_OK) goto out;
     for (uint32_t i = 0; i < set->count; i++) {
         const resident_key *key = &set->keys[i];
         if ((rc = config->fill(config->source, i, words, err)) != CKKS_OK) goto out;
         if ((rc = device_copy_in(stream, key->words, words, key->word_count * 8, err)) != CKKS_OK) goto out;
+        if ((rc = key_lay_out(dev, stream, tables, context_params(context), key, err)) != CKKS_OK) goto out;
         if ((rc = stream_drain(stream, err)) != CKKS_OK) goto out;
     }
     *out = set, set = NULL;
 out:
     device_stream_destroy(stream); /* waits for what still reads and writes */
+    device_tables_release(dev, tables);
     free(words);
     keys_free(set);
     return rc;
@@ -408,7 +426,8 @@ ckks_status key_table_fill(key_table_entry *entries, const resident_keys *keys, 
         }
         if (entries != NULL)
             entries[i] = (key_table_entry){.address = (uint64_t)(uintptr_t)key->words,
-                                           .q_limb_count = key->is.level + 1};
+                                           .q_limb_count = key->is.level + 1,
+                                           .layout = device_key_layout(keys->dev)};
     }
     return CKKS_OK;
 }

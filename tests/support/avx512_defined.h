@@ -227,6 +227,14 @@ DEFINED __m512d defined__mm512_mask_add_pd(__m512d source, __mmask8 mask, __m512
     EACH if (mask >> i & 1) r.d[i] = a.d[i] + b.d[i];
     return to_d(r);
 }
+DEFINED __m512i defined__mm512_maskz_permutexvar_epi8(__mmask64 mask, __m512i index_, __m512i a_) {
+    uint8_t index[64], a[64], r[64];
+    defined512 out;
+    memcpy(index, &index_, sizeof index), memcpy(a, &a_, sizeof a);
+    for (int i = 0; i < 64; i++) r[i] = mask >> i & 1 ? a[index[i] & 63] : 0;
+    memcpy(&out, r, sizeof out);
+    return to_i(out);
+}
 DEFINED __m512d defined__mm512_permutex2var_pd(__m512d a_, __m512i index_, __m512d b_) {
     const defined512 a = from_d(a_), b = from_d(b_), index = from_i(index_);
     defined512 r;
@@ -265,6 +273,8 @@ DEFINED __m256d defined__mm512_extractf64x4_pd(__m512d a, int half) {
 }
 
 #undef EACH
+#undef _mm512_maskz_permutexvar_epi8
+#define _mm512_maskz_permutexvar_epi8 defined__mm512_maskz_permutexvar_epi8
 #undef _mm512_abs_pd
 #define _mm512_abs_pd defined__mm512_abs_pd
 #undef _mm512_cvtepi64_pd

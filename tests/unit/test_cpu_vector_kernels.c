@@ -207,6 +207,57 @@ static uint64_t *check_mod_up(const uint64_t *a, uint32_t level) {
     return digits;
 }
 
+/* a copy of a key with narrow residues, as kernels.h defines them */
+static uint64_t *narrow_key(const uint64_t *key, kernel_basis basis, uint32_t components) {
+    const uint32_t n = now.f.n, limbs = basis_limb_count(basis);
+    uint64_t *out = memory(components * poly_bytes(basis));
+    for (uint32_t i = 0; i < components * limbs; i++) {
+        const uint32_t prime = basis_prime(basis, i % limbs, now.f.params->q_count);
+        const uint32_t bytes = key_residue_bytes(now.f.params->prime[prime]);
+        uint8_t *to = (uint8_t *)(out + (size_t)i * n);
+        for (uint32_t k = 0; k < n; k++)
+            for (uint32_t b = 0; b < bytes; b++)
+                to[(size_t)k * bytes + b] = (uint8_t)(key[(size_t)i * n + k] >> (8 * b));
+    }
+    return out;
+}
+
+/* what is behind the residues of a limb is nobody's */
+static void check_narrowing(const uint64_t *key, kernel_basis basis, uint32_t components) {
+    const uint32_t n = now.f.n, limbs = basis_limb_count(basis);
+    uint64_t *expected = narrow_key(key, basis, components);
+    for (uint32_t isa = 0; isa < 2; isa++) {
+        cpu_isa used = CPU_ISA_SCALAR;
+        const cpu_kernel run = cpu_kernel_find(KERNEL_NARROW_KEY, isa ? now.isa : CPU_ISA_SCALAR, &used);
+        uint64_t *words = memory(components * poly_bytes(basis));
+        memcpy(words, key, components * poly_bytes(basis));
+        const kernel_narrow_key_args args = {now.f.tables, device_fixture_poly(words, components, basis)};
+        run(&args);
+        for (uint32_t i = 0; i < components * limbs; i++) {
+            const uint32_t prime = basis_prime(basis, i % limbs, now.f.params->q_count);
+            assert_memory_equal(words + (size_t)i * n, expected + (size_t)i * n,
+                                (size_t)n * key_residue_bytes(now.f.params->prime[prime]));
+        }
+        now.is_seen[KERNEL_NARROW_KEY] |= isa && used == now.isa;
+        free(words);
+    }
+    free(expected);
+}
+
+/* narrow keys: the scalar kernel writes what it writes with the words, and the vector one the same */
+static void check_narrow_product(kernel_key_product_args *args, const key_table_entry *words,
+                                 const key_table_entry *narrow, uint64_t bytes) {
+    if (now.isa != CPU_ISA_AVX512) return;
+    uint64_t *const expected = memory(bytes), *const actual = memory(bytes);
+    const cpu_kernel scalar = cpu_kernel_find(KERNEL_KEY_PRODUCT, CPU_ISA_SCALAR, NULL);
+    args->keys = words, args->out = expected, scalar(args);
+    args->keys = narrow, args->out = actual, scalar(args);
+    assert_memory_equal(actual, expected, bytes);
+    compare(KERNEL_KEY_PRODUCT, args, &args->out, bytes);
+    args->keys = words;
+    free(expected), free(actual);
+}
+
 static uint64_t *check_key_product(const uint64_t *a, const uint64_t *digits, uint32_t level,
                                    uint32_t key_level, uint32_t pattern) {
     const uint32_t key_digits = params_digit_count(now.f.params, key_level);
@@ -232,6 +283,14 @@ static uint64_t *check_key_product(const uint64_t *a, const uint64_t *digits, ui
                                     .items_host = items,
                                     .item_count = 6};
     compare(KERNEL_KEY_PRODUCT, &args, &args.out, bytes);
+    uint64_t *narrow[3] = {narrow_key(key[0], basis_qp(key_level), 2 * key_digits),
+                           narrow_key(key[1], basis_qp(key_level), 2 * key_digits)};
+    key_table_entry narrow_entries[4];
+    memcpy(narrow_entries, entries, sizeof entries);
+    narrow_entries[0].address = (uint64_t)(uintptr_t)narrow[0], narrow_entries[0].layout = KEY_NARROW;
+    narrow_entries[1].address = (uint64_t)(uintptr_t)narrow[1], narrow_entries[1].layout = KEY_NARROW;
+    check_narrowing(key[0], basis_qp(key_level), 2 * key_digits);
+    check_narrow_product(&args, entries, narrow_entries, bytes);
     args.items = args.items_host = NULL;
     args.uniform = (key_product_item){.key = 1, .galois_element = 125};
     compare(KERNEL_KEY_PRODUCT, &args, &args.out, bytes);
@@ -246,7 +305,11 @@ static uint64_t *check_key_product(const uint64_t *a, const uint64_t *digits, ui
     args.digits = small, args.keys = public_entries, args.key_count = 2;
     args.is_public = 1;
     compare(KERNEL_KEY_PRODUCT, &args, &args.out, 2 * 2 * poly_bytes(basis_q(level)));
+    narrow[2] = narrow_key(public_key, basis_q(key_level), 2);
+    const key_table_entry narrow_public[2] = {{0}, {(uintptr_t)narrow[2], key_level + 1, KEY_NARROW}};
+    check_narrow_product(&args, public_entries, narrow_public, 2 * 2 * poly_bytes(basis_q(level)));
     free(key[0]), free(key[1]), free(public_key), free(small);
+    free(narrow[0]), free(narrow[1]), free(narrow[2]);
     return sum;
 }
 
@@ -275,7 +338,10 @@ static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint
     const uint32_t key_digits = params_digit_count(now.f.params, key_level), threads = team_width();
     uint64_t *key = poly(basis_qp(key_level), 2 * key_digits, pattern);
     uint64_t *scratch = memory(key_switch_scratch(now.f.params, level + 1, 2) * now.f.n * 8);
-    const key_table_entry entries[2] = {{(uint64_t)(uintptr_t)key, key_level + 1, 0}, {0, key_level + 1, 0}};
+    key_table_entry entries[2] = {{(uint64_t)(uintptr_t)key, key_level + 1, 0}, {0, key_level + 1, 0}};
+    uint64_t *narrow = narrow_key(key, basis_qp(key_level), 2 * key_digits);
+    if (now.isa == CPU_ISA_AVX512 && now.switches_seen % 2)
+        entries[0] = (key_table_entry){(uintptr_t)narrow, key_level + 1, KEY_NARROW};
     const key_product_item items[2] = {{0, 0, 5, 0}, {1, 0, 2 * now.f.n - 1, 1}},
                            sum[2] = {{0, 0, 25, 0}, {1, 0, 1, 0}};
     kernel_switch_product_args args = {.tables = now.f.tables,
@@ -320,7 +386,7 @@ static void check_switches(uint64_t *a, uint32_t level, uint32_t key_level, uint
             }
     }
     set_team(threads);
-    free(key), free(scratch);
+    free(key), free(narrow), free(scratch);
 }
 
 /* one polynomial under three keys, one of them absent, to two outs; by teams that take whole limbs and by
@@ -330,9 +396,13 @@ static void check_hoisted(uint64_t *a, uint32_t level, uint32_t key_level, uint3
     uint64_t *key = poly(basis_qp(key_level), 4 * key_digits, pattern);
     uint64_t *scratch = memory(hoisted_switch_scratch(now.f.params, level + 1, 2) * now.f.n * 8);
     const uint64_t key_words = 2 * key_digits * poly_bytes(basis_qp(key_level)) / 8;
-    const key_table_entry entries[3] = {{(uint64_t)(uintptr_t)key, key_level + 1, 0},
-                                        {0, key_level + 1, 0},
-                                        {(uint64_t)(uintptr_t)(key + key_words), key_level + 1, 0}};
+    uint64_t *narrow = narrow_key(key, basis_qp(key_level), 4 * key_digits);
+    const bool is_narrow = now.isa == CPU_ISA_AVX512 && now.switches_seen % 2;
+    const uint64_t *at = is_narrow ? narrow : key;
+    const uint32_t layout = is_narrow ? KEY_NARROW : KEY_WORDS;
+    const key_table_entry entries[3] = {{(uint64_t)(uintptr_t)at, key_level + 1, layout},
+                                        {0, key_level + 1, layout},
+                                        {(uint64_t)(uintptr_t)(at + key_words), key_level + 1, layout}};
     const key_product_item items[4] = {{0, 0, 5, 0}, {0, 2, 25, 1}, {0, 1, 3, 1}, {0, 0, 2 * now.f.n - 1, 1}};
     const uint32_t teams[3] = {threads, 2, 7};
     for (uint32_t t = 0; t < (now.switches_seen % 16 == 1 ? 3 : 1); t++)
@@ -356,7 +426,7 @@ static void check_hoisted(uint64_t *a, uint32_t level, uint32_t key_level, uint3
                     args.out_count * 2 * poly_bytes(basis_q(level)));
         }
     set_team(threads);
-    free(key), free(scratch);
+    free(key), free(narrow), free(scratch);
 }
 
 static void check_keyswitch(uint32_t level, uint32_t pattern) {

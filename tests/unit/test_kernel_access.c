@@ -55,6 +55,7 @@ typedef union arguments {
     kernel_permute_sum_args permute;
     kernel_hoisted_switch_args hoisted;
     kernel_multiply_rescale_args product;
+    kernel_narrow_key_args narrow;
     kernel_matrix_product_args matrix;
     kernel_unpack_args unpack;
     kernel_expand_args expand;
@@ -231,6 +232,9 @@ static arguments good(kernel_id kernel) {
     case KERNEL_CHECK_NONZERO:
         a.nonzero = (kernel_check_nonzero_args){NULL, poly('A', 1, 3, 0), (void *)at('V')};
         break;
+    case KERNEL_NARROW_KEY:
+        a.narrow = (kernel_narrow_key_args){NULL, poly('A', 4, 3, 2)};
+        break;
     case KERNEL_PACK:
         a.pack = (kernel_pack_args){NULL, (void *)at('O'), packed_bytes(3, 2), poly('A', 2, 3, 0)};
         break;
@@ -295,6 +299,7 @@ static void accesses_are_those_of_the_definition(void **state) {
         {KERNEL_UNPACK, {{'O', LIMBS(6), true}, {'A', packed_bytes(3, 2), false}, {'V', 4, true}}},
         {KERNEL_EXPAND, {{'O', LIMBS(5), true}, {'A', 32, false}}},
         {KERNEL_CHECK_NONZERO, {{'A', LIMBS(3), false}, {'V', 4, true}}},
+        {KERNEL_NARROW_KEY, {{'A', LIMBS(20), false}, {'A', LIMBS(20), true}}},
         {KERNEL_PACK, {{'A', LIMBS(6), false}, {'O', packed_bytes(3, 2), true}}},
         {KERNEL_SAMPLE, {{'O', LIMBS(5), true}, {'R', 40, false}}},
         {KERNEL_COUNTER_ADVANCE, {{'R', 40, true}}},
@@ -533,6 +538,7 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_UNPACK, a.unpack.packed += 8, "packed");
     INVALID(KERNEL_UNPACK, a.unpack.verdict = NULL, "verdict");
     ALIAS(KERNEL_UNPACK, a.unpack.packed = (void *)at('O'), "packed");
+    INVALID(KERNEL_NARROW_KEY, a.narrow.key.component_count = 0, "key");
     INVALID(KERNEL_PACK, a.pack.packed_bytes += 16, "packed_bytes");
     INVALID(KERNEL_EXPAND, a.expand.out.component_count = 0, "out");
     INVALID(KERNEL_EXPAND, a.expand.seed = NULL, "seed");

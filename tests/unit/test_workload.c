@@ -7,6 +7,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
 #include "kernels/device_graph.h"
+#include "kernels/device_internal.h"
 #include "kernels/scheme/encoder.h"
 #include "proto/packing.h"
 #include "tests/support/alloc_fault.h"
@@ -403,6 +404,28 @@ static void the_self_test_gives_the_known_answer_in_every_order(void **state) {
     self_test(plan_fixture_small(), known_small, false);
 }
 
+/* on a device that keeps keys narrow; the scalar kernels read both */
+static void the_answer_does_not_depend_on_how_keys_lie(void **state) {
+    (void)state;
+    rig r;
+    uint8_t digest[32];
+    char text[65];
+    plan_fixture *f = plan_fixture_small();
+    if (fixture_device_kind() != DEVICE_CPU) skip();
+    for (int i = 0; i < 32; i++) f->plan.self_test_seed[i] = (uint8_t)i;
+    setenv("CKKSD_ISA", "scalar", 1);
+    r = (rig){.f = f, .p = &f->plan, .dev = fixture_open_device(1)};
+    unsetenv("CKKSD_ISA");
+    assert_int_equal(device_key_layout(r.dev), KEY_WORDS);
+    r.dev->back.keys = KEY_NARROW; /* before the first key is there */
+    assert_ok(workload_prepare(&r.w, r.dev, r.p, NULL, NULL));
+    rig_capture(&r);
+    assert_ok(workload_self_test(r.w, r.program, digest, NULL));
+    hex_encode(text, digest, 32);
+    assert_string_equal(text, known_small);
+    rig_close(&r);
+}
+
 static void random_operations_give_a_known_answer_too_and_then_a_fresh_stream(void **state) {
     (void)state;
     self_test(plan_fixture_batch(), known_batch, true);
@@ -461,6 +484,7 @@ int main(void) {
         cmocka_unit_test(preparing_survives_every_failed_device_call),
         cmocka_unit_test(preparing_survives_every_failed_allocation),
         cmocka_unit_test(the_self_test_gives_the_known_answer_in_every_order),
+        cmocka_unit_test(the_answer_does_not_depend_on_how_keys_lie),
         cmocka_unit_test(random_operations_give_a_known_answer_too_and_then_a_fresh_stream),
         cmocka_unit_test(a_wrong_answer_is_a_digest_mismatch),
         cmocka_unit_test(preparing_reports_its_stages),
