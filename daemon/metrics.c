@@ -3,12 +3,14 @@
 #include "daemon/clock.h"
 #include "kernels/device_health.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 metrics daemon_metrics;
+static pthread_mutex_t names_lock = PTHREAD_MUTEX_INITIALIZER; /* a page is of one set of models */
 
 static const double bucket_s[METRICS_BUCKETS] = {0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
                                                  0.0025,  0.005,   0.01,   0.025,   0.05,   0.1,
@@ -42,6 +44,14 @@ metrics_model *metrics_model_add(const char *name, const char *version) {
     snprintf(m->models[count].version, METRICS_NAME_SIZE, "%s", version);
     atomic_store(&m->model_count, count + 1);
     return &m->models[count];
+}
+
+void metrics_model_replace(metrics_model *m, const char *name, const char *version) {
+    pthread_mutex_lock(&names_lock);
+    memset(m, 0, sizeof *m);
+    snprintf(m->name, METRICS_NAME_SIZE, "%s", name);
+    snprintf(m->version, METRICS_NAME_SIZE, "%s", version);
+    pthread_mutex_unlock(&names_lock);
 }
 
 metrics_method *metrics_method_add(const char *name) {
@@ -225,6 +235,7 @@ char *metrics_print(size_t *size) {
     char *text = NULL;
     FILE *out = open_memstream(&text, size);
     if (!out) return NULL;
+    pthread_mutex_lock(&names_lock);
     head(out, "build_info", "gauge", "The version that runs.");
     fprintf(out, "ckksd_build_info{version=\"%s\"} 1\n", CKKSD_VERSION);
     one(out, "start_time_seconds", "gauge", "Start of the process, Unix time.", load(&m->start_unix_s));
@@ -268,6 +279,7 @@ char *metrics_print(size_t *size) {
     one(out, "tenants", "gauge", "Tenants in the token file.", load(&m->tenants));
     print_memory(out);
     print_gpu(out);
+    pthread_mutex_unlock(&names_lock);
     if (fclose(out) != 0) {
         free(text);
         return NULL;

@@ -86,6 +86,9 @@ extern metrics daemon_metrics;
 /* metrics_model_add registers a model version (loop thread); NULL when the table is full. A name that is
  * known already is returned. */
 metrics_model *metrics_model_add(const char *name, const char *version);
+/* metrics_model_replace: the place of a model that nobody asks for any more is another's, from zero. May wait
+ * for a page that is being printed. Loop thread. */
+void metrics_model_replace(metrics_model *m, const char *name, const char *version);
 /* metrics_method_add: `name` must live for ever. */
 metrics_method *metrics_method_add(const char *name);
 

@@ -223,6 +223,7 @@ static void on_taken_down(loop_event *event) {
     release_memory(m);
     if (m->state == MODEL_RETIRING) {
         m->state = MODEL_RETIRED;
+        m->retired_ns = clock_now_ns();
         log_write(LOG_LEVEL_NOTICE, "event=model_retired model=%s version=%s", m->name, m->version);
     }
     inference_pump(m->server);
@@ -360,6 +361,56 @@ static bool file_is_there(const server *s, const char *name, const char *version
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+/* A model of no index yet, or NULL: there is no place left. The one that retired first makes place. */
+static model *find_place(model_registry *all, ckks_error *err) {
+    model *m = NULL;
+    if (all->count < SLOT_MODELS_MAX) {
+        if (!(m = calloc(1, sizeof *m)))
+            ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
+        else
+            m->index = all->count++, list_init(&m->link);
+        return m;
+    }
+    LIST_EACH(link, &all->all) {
+        model *one = LIST_ENTRY(link, model, link);
+        if (one->state != MODEL_RETIRED) continue;
+        if (!m || one->retired_ns < m->retired_ns) m = one;
+    }
+    if (!m)
+        ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "models", "at most %u model versions", SLOT_MODELS_MAX);
+    else
+        log_write(LOG_LEVEL_INFO, "event=model_forgotten model=%s version=%s", m->name, m->version);
+    return m;
+}
+
+static bool comes_before(const model *a, const model *b) {
+    const int order = strcmp(a->name, b->name);
+    return order ? order < 0 : strverscmp(a->version, b->version) < 0;
+}
+
+/* The model takes a name, and its place in the list. */
+static void register_as(model *m, server *s, const char *name, const char *version) {
+    model_registry *all = &s->models;
+    const uint32_t index = m->index;
+    metrics_model *counted = m->metrics;
+    list_remove(&m->link);
+    memset(m, 0, sizeof *m);
+    snprintf(m->name, sizeof m->name, "%s", name);
+    snprintf(m->version, sizeof m->version, "%s", version);
+    m->server = s, m->index = index;
+    if (counted)
+        metrics_model_replace(m->metrics = counted, name, version);
+    else
+        m->metrics = metrics_model_add(name, version);
+    CKKS_ASSERT(m->metrics);
+    list_init(&m->inferences);
+    list_init(&m->load_link);
+    m->loaded.run = on_loaded;
+    list_node *at = all->all.next;
+    while (at != &all->all && comes_before(LIST_ENTRY(at, model, link), m)) at = at->next;
+    list_insert_before(at, &m->link);
+}
+
 ckks_status models_load(server *s, const char *name, const char *version, ckks_error *err) {
     model_registry *all = &s->models;
     if (!name_is_valid(name) || !name_is_valid(version) || !file_is_there(s, name, version))
@@ -371,21 +422,12 @@ ckks_status models_load(server *s, const char *name, const char *version, ckks_e
     if (m && m->slot_jobs_pending)
         return ckks_error_set(err, CKKS_UNAVAILABLE, "model", "its last load is being undone");
     if (!m) {
-        if (all->count == SLOT_MODELS_MAX)
-            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "models", "at most %u model versions",
-                                  SLOT_MODELS_MAX);
-        if (!(m = calloc(1, sizeof *m)))
-            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
-        snprintf(m->name, sizeof m->name, "%s", name);
-        snprintf(m->version, sizeof m->version, "%s", version);
-        m->server = s;
-        m->index = all->count++;
-        m->metrics = metrics_model_add(m->name, m->version);
-        CKKS_ASSERT(m->metrics);
-        list_init(&m->inferences);
-        list_init(&m->load_link);
-        m->loaded.run = on_loaded;
-        list_append(&all->all, &m->link);
+        ckks_error cause = {0};
+        if (!(m = find_place(all, &cause))) {
+            if (err) *err = cause;
+            return cause.code;
+        }
+        register_as(m, s, name, version);
     }
     m->state = MODEL_LOADING;
     m->error = (ckks_error){0};

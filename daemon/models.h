@@ -1,7 +1,8 @@
 /*
  * Model versions: found in the repository as NAME/VERSION/model.ckm, loaded and prepared on one loader
- * thread, captured and self-tested on every slot, then ready. A model keeps its index, its name and its
- * metrics until the daemon ends; its memory goes when it retires. Loop thread only, except for the loader.
+ * thread, captured and self-tested on every slot, then ready. Its memory goes when it retires; its name, its
+ * index and its metrics stay, so that it is known as retired, until another version needs the place. Loop
+ * thread only, except for the loader.
  */
 #ifndef CKKSD_MODELS_H
 #define CKKSD_MODELS_H
@@ -41,6 +42,7 @@ typedef struct model {
     uint32_t index;
     char name[MODEL_NAME_MAX + 1], version[MODEL_NAME_MAX + 1];
     model_state state;
+    uint64_t retired_ns;
     ckks_error error; /* why it is UNAVAILABLE */
     package *package;
     workload *workload;
@@ -57,7 +59,7 @@ typedef struct model {
 } model;
 
 typedef struct model_registry {
-    list_node all;
+    list_node all;  /* by name, then version */
     uint32_t count; /* indices given out */
     uint32_t load_pending;
     pthread_t loader;

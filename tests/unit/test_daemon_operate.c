@@ -60,6 +60,60 @@ static void an_unloaded_version_is_retired_by_name_and_can_come_back(void **stat
     assert_int_equal(admin("Admin/ModelLoad", &m.base), RPC_NOT_FOUND);
 }
 
+static uint32_t count_of(const char *state_name, bool *is_sorted) {
+    daemon_reply r;
+    Ckksd__V1__Empty empty = CKKSD__V1__EMPTY__INIT;
+    const daemon_call c = {.socket = DAEMON_ADMIN,
+                           .method = "Admin/RepositoryIndex",
+                           .input = &empty.base,
+                           .output = &ckksd__v1__repository_index_reply__descriptor};
+    uint32_t count = 0;
+    assert_int_equal(daemon_do(&d, &c, &r), 0);
+    const Ckksd__V1__RepositoryIndexReply *index = (const Ckksd__V1__RepositoryIndexReply *)r.payload;
+    *is_sorted = true;
+    for (size_t i = 0; i < index->n_models; i++) {
+        count += strcmp(index->models[i]->state, state_name) == 0;
+        *is_sorted &= i == 0 || strverscmp(index->models[i - 1]->version, index->models[i]->version) < 0;
+    }
+    daemon_reply_fini(&r);
+    return count;
+}
+
+/* There is room for 64 at a time; those that retired first are forgotten for those that come. */
+static void versions_can_come_and_go_without_end(void **state) {
+    (void)state;
+    enum { AT_ONCE = 35, WAVES = 3 };
+    Ckksd__V1__Empty empty = CKKSD__V1__EMPTY__INIT;
+    static char page[1 << 20];
+    char version[16], command[160];
+    bool is_sorted = false;
+    start_with_keys(NULL, NULL, NULL);
+    for (uint32_t wave = 0; wave < WAVES; wave++) {
+        for (uint32_t i = 0; i < AT_ONCE; i++) { /* in no order */
+            snprintf(version, sizeof version, "%u", 100 * wave + 2 + i * 8 % AT_ONCE);
+            tiny_package_install(models, "tiny", version, 0);
+        }
+        assert_int_equal(admin("Admin/Reload", &empty.base), 0);
+        for (int i = 0; i < 1500 && count_of("READY", &is_sorted) < AT_ONCE + 1; i++) usleep(5000);
+        assert_int_equal(count_of("READY", &is_sorted), AT_ONCE + 1);
+        assert_true(is_sorted);
+        assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+        snprintf(command, sizeof command, "find %s/tiny -mindepth 1 -maxdepth 1 ! -name 1 -exec rm -r {} +",
+                 models);
+        assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c) */
+        assert_int_equal(admin("Admin/Reload", &empty.base), 0);
+        for (int i = 0; i < 1500 && count_of("READY", &is_sorted) > 1; i++) usleep(5000);
+        for (int i = 0; i < 1500 && count_of("RETIRING", &is_sorted) > 0; i++) usleep(5000);
+        (void)daemon_hear(&d, "nothing", 1); /* a service manager that does not listen is waited for */
+    }
+    assert_int_equal(count_of("RETIRED", &is_sorted), 63);
+    assert_true(daemon_logged(&d, "event=model_forgotten"));
+    assert_int_equal(daemon_http(&d, "/metrics", page, sizeof page), 200);
+    assert_null(strstr(page, "version=\"2\"")); /* the first is forgotten, the last is not */
+    assert_non_null(strstr(page, "version=\"236\""));
+    assert_non_null(strstr(page, "ckksd_inferences_total{model=\"tiny\",version=\"1\",code=\"OK\"}"));
+}
+
 static void administration_answers_on_its_own_socket(void **state) {
     (void)state;
     daemon_reply r;
@@ -165,6 +219,7 @@ int main(void) {
         T(an_unloaded_version_is_retired_by_name_and_can_come_back),
         T(a_cards_health_is_published_and_its_trouble_is_logged_once),
         T(the_metrics_page_is_what_prometheus_reads),
+        T(versions_can_come_and_go_without_end),
         T(administration_answers_on_its_own_socket),
     };
     signal(SIGPIPE, SIG_IGN);
