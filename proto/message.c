@@ -1,14 +1,15 @@
 /*
  * protobuf-c has no memory budget and keeps whatever fields it does not know. Messages are therefore parsed
- * out of one zeroed block of fixed size, which is also all there is to free, and a message with more than a
- * few unknown fields is refused. No message type of ours contains itself, so the walk below is as deep as the
- * schema.
+ * out of one block of fixed size, zeroed as far as it is used, which is also all there is to free, and a
+ * message with more than a few unknown fields is refused. No message type of ours contains itself, so the
+ * walk below is as deep as the schema.
  */
 #include "proto/package.h"
 
 #include "kernels/base/bytes.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define UNKNOWN_FIELDS_MAX 4u
 #define ARENA_PER_BYTE     32u
@@ -33,6 +34,8 @@ static void *arena_allocate(void *data, size_t size) {
     void *at = arena->memory + arena->used;
     const size_t rounded = (size_t)align_up(size ? size : 1, 16);
     arena->used = rounded > arena->capacity - arena->used ? arena->capacity : arena->used + rounded;
+    memset(at, 0,
+           (size_t)(arena->memory + arena->used - (uint8_t *)at)); /* what is not used need not be cleared */
     return at;
 }
 static void arena_free(void *data, void *at) {
@@ -75,9 +78,9 @@ ckks_status message_unpack(ProtobufCMessage **out, const ProtobufCMessageDescrip
     message_arena *arena = NULL;
     uint64_t block_bytes;
     *out = NULL;
-    if (!size_add(&block_bytes, arena_bytes, sizeof *arena) || !(arena = calloc(1, block_bytes)))
+    if (!size_add(&block_bytes, arena_bytes, sizeof *arena) || !(arena = malloc(block_bytes)))
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, what, "no memory to parse %s", what);
-    arena->magic = ARENA_MAGIC;
+    *arena = (message_arena){.magic = ARENA_MAGIC};
     arena->memory = (uint8_t *)(arena + 1);
     arena->capacity = arena_bytes;
     arena->allocator = (ProtobufCAllocator){arena_allocate, arena_free, arena};

@@ -3,6 +3,7 @@
 #include "client/lib/rpc_internal.h"
 #include "daemon/clock.h"
 #include "daemon/local.h"
+#include "tests/support/alloc_fault.h"
 #include "tests/support/fixtures.h"
 
 #include <errno.h>
@@ -562,6 +563,31 @@ static void a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing(void **state) {
     free(body);
 }
 
+static void without_memory_for_the_rest_of_a_reply_its_peer_is_hung_up_on(void **state) {
+    (void)state;
+    const size_t bytes = 6u << 20;
+    uint8_t *body = calloc(1, bytes), *in = malloc(bytes), out[256];
+    assert_true(body && in);
+    const int fd = greet();
+    atomic_store(&s.is_holding, true);
+    put(fd, out, frame(out, trail, sizeof trail, "first", 5));
+    wait_seen(1);
+    tell(TAKE_TICKET);
+    const size_t all = reply_from_here(body, bytes);
+    assert_in_range(s.sent, 1, all - 1);
+    alloc_fault_set(1);
+    tell(REPLIED);
+    assert_int_equal(alloc_fault_calls(), 1);
+    alloc_fault_set(0);
+    assert_true(get(fd, in, s.sent)); /* the part, and no other byte */
+    assert_true(is_hung_up(fd));
+    close(fd);
+    assert_int_equal(atomic_load(&s.lost), 0);
+    atomic_store(&s.is_holding, false);
+    for (uint32_t i = 0; i < 2 * CONTEXTS; i++) the_server_still_serves();
+    free(body), free(in);
+}
+
 static void pipes_over_the_limit_and_pipes_while_draining_are_turned_away(void **state) {
     (void)state;
     int fd[6];
@@ -721,6 +747,7 @@ int main(void) {
         TEST(a_reply_written_by_another_thread_is_whole_and_its_context_serves_on),
         TEST(what_the_socket_does_not_take_goes_by_the_loop_and_others_wait_for_it),
         TEST(a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing),
+        TEST(without_memory_for_the_rest_of_a_reply_its_peer_is_hung_up_on),
         TEST(pipes_over_the_limit_and_pipes_while_draining_are_turned_away),
         TEST(stopping_with_requests_in_hand_and_replies_unread_leaves_nothing),
         TEST(a_dead_socket_is_replaced_and_nothing_else_is),
