@@ -81,8 +81,10 @@ const int convert_tile_log = 10; /* 128 threads: three blocks a multiprocessor a
  * The sum of all products is kept as two doubles, reduced once at the end: 4 operations a term instead of 7.
  * `high` starts at 1.5 * 2^102, where a double's unit is 2^50: adding a product there rounds it to a multiple
  * of 2^50 (|product| < 2^98, so seven of them stay in range); what it gained is exact, and so is the rest of
- * the product, at most 2^49. At the end |high| / q < 2^51, its remainder is at most 1.5 q, and with the rests
- * below 1.5 * 2^50 + 7 * 2^49 < 2^53.
+ * the product, at most 2^49. At the end |sum| / q < 7 * 2^48; three roundings of 2^-53 put the quotient at
+ * most 0.66 off before it is rounded, so what is left is at most 1.16 q, and high - quotient * q, which
+ * differs from it by the rests, below 2^53. Four stages later that is 1.16 q + 4 * 0.85 q < 2^53, and the
+ * fourth multiplies at most 3.71 q.
  */
 template <int SOURCES> struct ConvertJob {
     static_assert(SOURCES <= 7, "the sum of all products is exact");
@@ -110,9 +112,10 @@ template <int SOURCES> struct ConvertJob {
 #pragma unroll
         for (int k = 0; k < COUNT; k++) {
             GPU_BOUND(fabs(low[k]) <= SOURCES * 562949953421312.0);
-            const double remainder = path.reduce(__dadd_rn(high[k], -magic));
-            GPU_BOUND(fabs(remainder) <= 1.5 * path.q);
-            x[k] = path.reduce(__dadd_rn(remainder, low[k]));
+            const double large = __dadd_rn(high[k], -magic);
+            const double quotient = PathF64::round(__dmul_rn(__dadd_rn(large, low[k]), path.qi));
+            x[k] = __dadd_rn(__fma_rn(-quotient, path.q, large), low[k]);
+            GPU_BOUND(fabs(x[k]) <= 1.16 * path.q);
         }
     }
     template <int COUNT>
@@ -212,7 +215,8 @@ template <int R_LOG, int SOURCES> struct SourceColumns {
 /* FUSED: the sources are what the row pass of their inverse transform left: its column pass happens here,
  * again for each chunk of targets. */
 template <class IO, int R_LOG, int SOURCES, bool FUSED>
-__global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 log_other, u32 chunk) {
+__global__ void __launch_bounds__(128, SOURCES <= 2 ? 4 : 3)
+    convert_pass(GpuTables t, IO io, u32 log_other, u32 chunk) {
     typedef PassShape<R_LOG, convert_tile_log> S;
     typedef ConvertJob<SOURCES> Job;
     constexpr int T = convert_tile_log, A1 = S::first(1), G1 = S::size(1),
@@ -277,7 +281,7 @@ __global__ void __launch_bounds__(128, 3) convert_pass(GpuTables t, IO io, u32 l
             w2.load(t, prime, log_other);
             ntt_step<PathF64, Job, R_LOG, T, A1, G1, false, true, REDUCE_AFTER_REDUCED, false, false>(
                 job, w1, log_other, tile);
-            __syncthreads();
+            __syncwarp(); /* a warp's own */
             ntt_step<PathF64, Job, R_LOG, T, A2, G2, false, true, REDUCE_AFTER_REDUCED, false, true>(
                 job, w2, log_other, tile);
         } else {
@@ -326,35 +330,44 @@ static cudaError_t convert_enqueue(cudaStream_t stream, const GpuTables &t, cons
 /* Does the conversion do its sources' inverse columns itself? Where a launch costs more than doing them again
  * for each chunk of targets. */
 static inline bool convert_fuses(const CudaTables *tables, u32 sources) {
-    const u32 columns_log = ntt_columns_log(tables->device.log_n);
-    return tables->is_f64 && (columns_log == 6 || columns_log == 7) && sources >= 1 &&
-           sources <= (u32)convert_fused_max;
+    const u32 log_n = tables->device.log_n;
+    const u32 sources_max = log_n < 11 ? 0 : log_n <= 13 ? (u32)convert_fused_max : log_n == 14 ? 1 : 0;
+    return tables->is_f64 && sources >= 1 && sources <= sources_max;
+}
+
+template <class IO, int R_LOG, int SOURCES>
+static cudaError_t convert_either(cudaStream_t stream, const CudaTables *tables, const IO &io, u32 units,
+                                  u32 targets_max) {
+    if constexpr (R_LOG < 8 && SOURCES <= convert_fused_max)
+        if (convert_fuses(tables, SOURCES))
+            return convert_enqueue<IO, R_LOG, SOURCES, true>(stream, tables->device, io, units, targets_max);
+    return convert_enqueue<IO, R_LOG, SOURCES, false>(stream, tables->device, io, units, targets_max);
 }
 
 /* cudaErrorNotSupported: no instance for this shape; the caller takes the general pass */
 template <class IO, int R_LOG>
-static cudaError_t convert_sources(cudaStream_t stream, const GpuTables &t, const IO &io, u32 sources,
+static cudaError_t convert_sources(cudaStream_t stream, const CudaTables *tables, const IO &io, u32 sources,
                                    u32 units, u32 targets_max) {
     switch (sources) {
     case 1:
-        return convert_enqueue < IO, R_LOG, 1, R_LOG<8>(stream, t, io, units, targets_max);
+        return convert_either<IO, R_LOG, 1>(stream, tables, io, units, targets_max);
     case 2:
-        return convert_enqueue < IO, R_LOG, 2, R_LOG<8>(stream, t, io, units, targets_max);
+        return convert_either<IO, R_LOG, 2>(stream, tables, io, units, targets_max);
     case 3:
-        return convert_enqueue<IO, R_LOG, 3, false>(stream, t, io, units, targets_max);
+        return convert_either<IO, R_LOG, 3>(stream, tables, io, units, targets_max);
     default:
         break;
     }
     if constexpr (R_LOG == 8) { /* N = 2^15, 2^16 */
         switch (sources) {
         case 4:
-            return convert_enqueue<IO, R_LOG, 4, false>(stream, t, io, units, targets_max);
+            return convert_either<IO, R_LOG, 4>(stream, tables, io, units, targets_max);
         case 5:
-            return convert_enqueue<IO, R_LOG, 5, false>(stream, t, io, units, targets_max);
+            return convert_either<IO, R_LOG, 5>(stream, tables, io, units, targets_max);
         case 6:
-            return convert_enqueue<IO, R_LOG, 6, false>(stream, t, io, units, targets_max);
+            return convert_either<IO, R_LOG, 6>(stream, tables, io, units, targets_max);
         case 7:
-            return convert_enqueue<IO, R_LOG, 7, false>(stream, t, io, units, targets_max);
+            return convert_either<IO, R_LOG, 7>(stream, tables, io, units, targets_max);
         default:
             break;
         }
@@ -368,11 +381,11 @@ static cudaError_t convert_run(cudaStream_t stream, const CudaTables *tables, co
     if (!tables->is_f64 || units == 0 || targets_max == 0) return cudaErrorNotSupported;
     switch (ntt_columns_log(tables->device.log_n)) {
     case 6:
-        return convert_sources<IO, 6>(stream, tables->device, io, sources, units, targets_max);
+        return convert_sources<IO, 6>(stream, tables, io, sources, units, targets_max);
     case 7:
-        return convert_sources<IO, 7>(stream, tables->device, io, sources, units, targets_max);
+        return convert_sources<IO, 7>(stream, tables, io, sources, units, targets_max);
     case 8:
-        return convert_sources<IO, 8>(stream, tables->device, io, sources, units, targets_max);
+        return convert_sources<IO, 8>(stream, tables, io, sources, units, targets_max);
     default:
         return cudaErrorNotSupported;
     }

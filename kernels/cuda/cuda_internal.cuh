@@ -5,7 +5,7 @@
  * full-rate FP64); PathI64 keeps lazy 64-bit residues with Shoup and Barrett (all others). Kernels are
  * templates over the path.
  *
- * FP64 bounds (q < 2^50), asserted in debug builds (CKKS_DEBUG_BOUNDS):
+ * FP64 bounds (q < 2^50), asserted in debug builds (CKKS_DEBUG_BOUNDS; convert.cuh has those of a sum):
  *   multiply   |x| <= 4q, |w| <= q/2 (or |x| <= q, |w| < q): the quotient b is off by at most 0.85, |result|
  * <= 0.85 q forward    a group of at most 4 stages starts reduced (|x| <= q/2 + 1): ends within q/2 + 4 *
  * 0.85 q < 4q inverse    sums are reduced after every second stage and at the end of a group: |x| <= 3.4 q
@@ -96,7 +96,13 @@ cudaError_t cuda_mod_up(cudaStream_t stream, const kernel_mod_up_args *a);
 cudaError_t cuda_mod_down(cudaStream_t stream, const kernel_mod_down_args *a);
 cudaError_t cuda_rescale(cudaStream_t stream, const kernel_rescale_args *a);
 cudaError_t cuda_switch_product(cudaStream_t stream, const kernel_switch_product_args *a);
-cudaError_t cuda_key_switch(cudaStream_t stream, const kernel_key_switch_args *a);
+/* is_begun: cuda_product_begin did its first pass. */
+cudaError_t cuda_key_switch(cudaStream_t stream, const kernel_key_switch_args *a, bool is_begun);
+/* Is `product` a MULTIPLY or SQUARE whose last components are what `key_switch`, right behind it, switches?
+ * Then cuda_product_begin is both the product and the first pass of the key switch. */
+bool cuda_product_begins(const device_operation *product, const device_operation *key_switch);
+cudaError_t cuda_product_begin(cudaStream_t stream, const device_operation *product,
+                               const device_operation *key_switch);
 cudaError_t cuda_key_product(cudaStream_t stream, const kernel_key_product_args *a);
 cudaError_t cuda_diagonal_sum(cudaStream_t stream, const kernel_diagonal_sum_args *a);
 cudaError_t cuda_permute_sum(cudaStream_t stream, const kernel_permute_sum_args *a);
@@ -180,7 +186,7 @@ struct PathF64 {
         GPU_BOUND(fabs(r) <= 0.86 * q);
         return r;
     }
-    /* |x| < 2^52 -> |result| <= q/2 + 1 */
+    /* |x| < 2^53 an integer, |x| <= 2^51 q -> |result| <= q/2 + 1 */
     __device__ __forceinline__ double reduce(double x) const {
         return __fma_rn(-round(__dmul_rn(x, qi)), q, x);
     }
@@ -201,11 +207,24 @@ struct PathF64 {
     /* |x| <= 4q, constant centred -> canonical word / centred value */
     __device__ __forceinline__ u64 mul_canonical(double x, C w) const { return canonical(mul(x, w)); }
     __device__ __forceinline__ u64 finish(double x) const { return canonical(reduce(x)); }
-    static __device__ __forceinline__ W twiddle(const GpuTables &t, bool inverse, u32 prime, u32 index) {
-        const double *table = inverse ? t.inverse_f64 : t.forward_f64;
-        return __ldg(table + ((size_t)prime << t.log_n) + index);
+    static __device__ __forceinline__ const W *twiddles(const GpuTables &t, bool inverse, u32 prime) {
+        return (inverse ? t.inverse_f64 : t.forward_f64) + ((size_t)prime << t.log_n);
     }
-    __device__ __forceinline__ void begin_forward(double &x) const { x = reduce(x); }
+    /* COUNT of a table, a power of two, from a multiple of it */
+    template <int COUNT> static __device__ __forceinline__ void twiddles_load(W *w, const W *from) {
+        if constexpr (COUNT == 1) {
+            w[0] = __ldg(from);
+        } else {
+#pragma unroll
+            for (int b = 0; b < COUNT; b += 2) {
+                const double2 pair = __ldg(reinterpret_cast<const double2 *>(from + b));
+                w[b] = pair.x, w[b + 1] = pair.y;
+            }
+        }
+    }
+    __device__ __forceinline__ void begin_forward(double &x) const {
+        x = reduce(x);
+    }
     __device__ __forceinline__ void butterfly_forward(double &u, double &v, W w) const {
         const double p = mul(v, w);
         v = u - p;
@@ -216,14 +235,24 @@ struct PathF64 {
         u = u + v;
         v = mul(d, w);
     }
-    __device__ __forceinline__ void reduce_sum(double &u) const { u = reduce(u); }
+    __device__ __forceinline__ void reduce_sum(double &u) const {
+        u = reduce(u);
+    }
     /* sums of products of canonical words */
-    __device__ __forceinline__ void sum_add(double &sum, u64 a, u64 b) const { sum += mul(load(a), load(b)); }
-    __device__ __forceinline__ void sum_fold(double &sum) const { sum = reduce(sum); }
-    __device__ __forceinline__ u64 sum_finish(double sum) const { return finish(sum); }
+    __device__ __forceinline__ void sum_add(double &sum, u64 a, u64 b) const {
+        sum += mul(load(a), load(b));
+    }
+    __device__ __forceinline__ void sum_fold(double &sum) const {
+        sum = reduce(sum);
+    }
+    __device__ __forceinline__ u64 sum_finish(double sum) const {
+        return finish(sum);
+    }
     static const u32 sum_terms = 4; /* products between two folds: 4 * 0.85 q + q/2 < 2^52 */
     typedef double Accumulator;
-    static __device__ __forceinline__ double sum_zero() { return 0.0; }
+    static __device__ __forceinline__ double sum_zero() {
+        return 0.0;
+    }
 };
 
 struct PathI64 {
@@ -239,11 +268,16 @@ struct PathI64 {
     __device__ __forceinline__ u64 load(u64 word) const { return word; }
     static __device__ __forceinline__ u64 raw(u64 word) { return word; }
     static __device__ __forceinline__ u64 unraw(u64 x) { return x; }
-    static __device__ __forceinline__ W twiddle(const GpuTables &t, bool inverse, u32 prime, u32 index) {
-        const ulonglong2 *table = inverse ? t.inverse_i64 : t.forward_i64;
-        return __ldg(table + ((size_t)prime << t.log_n) + index);
+    static __device__ __forceinline__ const W *twiddles(const GpuTables &t, bool inverse, u32 prime) {
+        return (inverse ? t.inverse_i64 : t.forward_i64) + ((size_t)prime << t.log_n);
     }
-    __device__ __forceinline__ u64 fold2(u64 x) const { return x >= 2 * m.q ? x - 2 * m.q : x; }
+    template <int COUNT> static __device__ __forceinline__ void twiddles_load(W *w, const W *from) {
+#pragma unroll
+        for (int b = 0; b < COUNT; b++) w[b] = __ldg(from + b);
+    }
+    __device__ __forceinline__ u64 fold2(u64 x) const {
+        return x >= 2 * m.q ? x - 2 * m.q : x;
+    }
     /* forward: values in [0, 4q) */
     __device__ __forceinline__ void begin_forward(u64 &) const {}
     __device__ __forceinline__ void butterfly_forward(u64 &u, u64 &v, W w) const {
@@ -262,12 +296,18 @@ struct PathI64 {
         x = fold2(x);
         return x >= m.q ? x - m.q : x;
     }
-    __device__ __forceinline__ u64 mul_canonical(u64 x, u64 w) const { return gpu_mul(x, w, m); }
-    __device__ __forceinline__ u64 constant(u64 word) const { return word; }
+    __device__ __forceinline__ u64 mul_canonical(u64 x, u64 w) const {
+        return gpu_mul(x, w, m);
+    }
+    __device__ __forceinline__ u64 constant(u64 word) const {
+        return word;
+    }
     struct Accumulator {
         u64 high, low;
     };
-    static __device__ __forceinline__ Accumulator sum_zero() { return Accumulator{0, 0}; }
+    static __device__ __forceinline__ Accumulator sum_zero() {
+        return Accumulator{0, 0};
+    }
     __device__ __forceinline__ void sum_add(Accumulator &sum, u64 a, u64 b) const {
         const u64 low = a * b, s = sum.low + low;
         sum.high += __umul64hi(a, b) + (s < low);

@@ -411,11 +411,18 @@ ckks_status capture_chain(CudaDevice *device, cudaGraph_t graph, const device_op
     CUDA_TRY(cudaStreamBeginCaptureToGraph(device->capture, graph, dependencies.data(), nullptr,
                                            dependencies.size(), cudaStreamCaptureModeThreadLocal));
     ckks_status rc = CKKS_OK;
+    bool is_begun = false; /* the operation before did the first pass of this one */
     for (uint32_t i = from; i < to && rc == CKKS_OK; i++) {
         const device_operation *o = operations + i;
+        const bool begins = i + 1 < to && cuda_product_begins(o, o + 1);
         gpu_may_overlap = i > from && operations[i - 1].kind == GRAPH_NODE_KERNEL;
-        rc = cuda_check(enqueue(device->capture, o),
+        rc = cuda_check(begins ? cuda_product_begin(device->capture, o, o + 1)
+                        : is_begun
+                            ? cuda_key_switch(device->capture,
+                                              static_cast<const kernel_key_switch_args *>(o->arguments), true)
+                            : enqueue(device->capture, o),
                         o->kind == GRAPH_NODE_KERNEL ? kernel_name(o->kernel) : "copy", err);
+        is_begun = begins;
         if (rc == CKKS_OK) rc = capture_tails(device->capture, tails[i], err);
     }
     cudaGraph_t same = nullptr;
@@ -700,7 +707,9 @@ const cuda_launcher cuda_launchers[KERNEL_COUNT] = {
     TYPED(cuda_key_product, kernel_key_product_args),
     TYPED(cuda_switch_product, kernel_switch_product_args),
     TYPED(cuda_mod_down, kernel_mod_down_args),
-    TYPED(cuda_key_switch, kernel_key_switch_args),
+    [](cudaStream_t s, const void *a) {
+        return cuda_key_switch(s, static_cast<const kernel_key_switch_args *>(a), false);
+    },
     nullptr, /* HOISTED_SWITCH: the three kernels that it stands for are as fast here */
     TYPED(cuda_rescale, kernel_rescale_args),
     nullptr, /* MULTIPLY_RESCALE: two kernels */

@@ -210,6 +210,7 @@ __global__ void __launch_bounds__(rows_warps * 32, 4)
     double *tile = tiles[warp];
     u64 *next = nexts[warp] + lane, *extra = adds[warp] + lane;
     ulonglong2 *numerator = numerators[warp];
+    const u64 once = row_once();
     const PathF64 path(t.prime[limb]);
     const double inverse = path.constant(__ldg(d.conversion->product_inverse + limb)),
                  p_product = path.constant(t.prime[limb].p_product);
@@ -217,17 +218,18 @@ __global__ void __launch_bounds__(rows_warps * 32, 4)
     w.load(t, limb, segment, lane);
     gpu_wait();
     auto fetch_middle = [&](u32 value) {
-        const u64 *from = d.middle + (((size_t)value * d.out_limbs + limb) << t.log_n) + base;
+        const u64 *from =
+            d.middle + (((size_t)value * d.out_limbs + limb) << t.log_n) + base + R::first_lane(lane);
 #pragma unroll
-        for (int e = 0; e < 8; e++) row_copy8(next + 32 * e, from + R::first_at(lane, e));
+        for (int e = 0; e < 8; e++) row_copy8_once(next + 32 * e, from + R::first_at(e), once);
     };
     auto fetch_numerator = [&](u32 value) {
         const NumeratorWords words = numerator_words(t, d, value, limb);
-        row_copy_words<R_LOG>(numerator, words.a + base, lane);
+        row_copy_words<R_LOG>(numerator, words.a + base, lane, once);
         if (!words.add) return;
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-            const u32 i = base + R::last_at(lane, e);
+            const u32 i = base + R::last_lane(lane) + R::last_at(e);
             row_copy8(extra + 32 * e,
                       words.add + (d.add_galois == 1 ? i : gpu_permute(i, d.add_galois, t.log_n)));
         }

@@ -6,7 +6,7 @@
  * product with the key in the place of the last one's store (row_product), so that digits never go to memory
  * as words; automorphisms are applied to what the inverse transform reads, with which the conversion
  * commutes. KEY_SWITCH is seven launches (five in small rings): row_product goes on into the inverse rows of
- * the limbs that are divided by.
+ * the limbs that are divided by. The first of them may have been a product of ciphertexts (product.cu).
  */
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/divide.cuh"
@@ -204,8 +204,9 @@ __global__ void __launch_bounds__(128)
         const u64 *digit = a.digits + ((((size_t)item.digits * s.digits) * s.limbs + limb) << t.log_n) + from;
         for (u32 d = 0; d < s.digits; d++) {
             const u64 x = digit[((size_t)d * s.limbs) << t.log_n];
-            path.sum_add(sum0, x, key[((size_t)(2 * d) * key_limbs) << t.log_n]);
-            path.sum_add(sum1, x, key[((size_t)(2 * d + 1) * key_limbs) << t.log_n]);
+            /* outs share digits, never keys */
+            path.sum_add(sum0, x, __ldcs(key + (((size_t)(2 * d) * key_limbs) << t.log_n)));
+            path.sum_add(sum1, x, __ldcs(key + (((size_t)(2 * d + 1) * key_limbs) << t.log_n)));
             if (++terms % P::sum_terms == 0) path.sum_fold(sum0), path.sum_fold(sum1);
         }
     }
@@ -235,15 +236,19 @@ __global__ void __launch_bounds__(rows_warps * 32, 4)
     typename R::template Twiddles<false> w;
     w.load(t, prime, segment, lane);
     gpu_wait();
-    auto is_own = [&](u32 poly) { return limb <= level && limb / t.digit_size == poly % digits; };
+    const u32 own_digit = limb <= level ? limb / t.digit_size : digits;
+    auto is_own = [&](u32 poly) { return poly % digits == own_digit; };
     auto fetch = [&](u32 poly) {
-        const bool own = is_own(poly);
-        const u64 *from = (own ? a.a.words + (((size_t)(poly / digits) * a.a_batch_stride + limb) << t.log_n)
-                               : a.out + (((size_t)poly * limbs + limb) << t.log_n)) +
-                          base;
+        if (is_own(poly)) {
+            const u64 *from = a.a.words + (((size_t)(poly / digits) * a.a_batch_stride + limb) << t.log_n) +
+                              base + R::last_lane(lane);
 #pragma unroll
-        for (int e = 0; e < 8; e++)
-            row_copy8(next + 32 * e, from + (own ? R::last_at(lane, e) : R::first_at(lane, e)));
+            for (int e = 0; e < 8; e++) row_copy8(next + 32 * e, from + R::last_at(e));
+        } else {
+            const u64 *from = a.out + (((size_t)poly * limbs + limb) << t.log_n) + base + R::first_lane(lane);
+#pragma unroll
+            for (int e = 0; e < 8; e++) row_copy8(next + 32 * e, from + R::first_at(e));
+        }
     };
     u32 poly = blockIdx.z * chunk + warp % GROUPS;
     if (poly < end) fetch(poly);
@@ -308,37 +313,43 @@ __global__ void __launch_bounds__(rows_warps * 32, 3) row_product(GpuTables t, R
     /* the limbs that have most to do first */
     const u32 limb = gridDim.y - 1 - blockIdx.y, out = blockIdx.z;
     const u32 prime = limb <= r.level ? limb : t.q_count + limb - r.level - 1;
-    const u32 first_entry = r.a.is_sum ? 0 : out, total = (r.a.is_sum ? r.a.batch_count : 1) * r.digit_count;
+    const u32 end_entry = r.a.is_sum ? r.a.batch_count : out + 1;
+    const u32 own_digit = limb <= r.level ? limb / t.digit_size : r.digit_count;
     double *tile = tiles[warp];
     u64 *next = reinterpret_cast<u64 *>(nexts[warp]) + lane;
+    const u64 once = row_once();
     const PathF64 path(t.prime[prime]);
-    auto item_of = [&](u32 step) {
-        return r.a.items ? r.a.items[first_entry + step / r.digit_count] : r.a.uniform;
+    const u32 last = base + R::last_lane(lane);
+    /* the digit that this warp has next, of which entry */
+    u32 entry = r.a.is_sum ? 0 : out, digit = group;
+    auto settle = [&] {
+        while (digit >= r.digit_count) digit -= r.digit_count, entry++;
+        return entry < end_entry;
     };
-    auto is_own = [&](u32 step) { return limb <= r.level && limb / t.digit_size == step % r.digit_count; };
-    auto fetch_digit = [&](u32 step) {
-        const u32 entry = first_entry + step / r.digit_count, digit = step % r.digit_count;
-        if (is_own(step)) {
-            const u32 g = item_of(step).galois_element;
+    auto item = [&] { return r.a.items ? r.a.items[entry] : r.a.uniform; };
+    auto fetch_digit = [&] {
+        if (digit == own_digit) {
+            const u32 g = item().galois_element;
             const u64 *from = r.a.a.words + (((size_t)entry * r.a.a_batch_stride + limb) << t.log_n);
 #pragma unroll
             for (int e = 0; e < 8; e++) {
-                const u32 i = base + R::last_at(lane, e);
+                const u32 i = last + R::last_at(e);
                 row_copy8(next + 32 * e, from + (g == 1 ? i : gpu_permute(i, g, t.log_n)));
             }
         } else {
-            const u64 *from =
-                r.digits + ((((size_t)entry * r.digit_count + digit) * r.limbs + limb) << t.log_n) + base;
+            const u64 *from = r.digits +
+                              ((((size_t)entry * r.digit_count + digit) * r.limbs + limb) << t.log_n) + base +
+                              R::first_lane(lane);
 #pragma unroll
-            for (int e = 0; e < 8; e++) row_copy8(next + 32 * e, from + R::first_at(lane, e));
+            for (int e = 0; e < 8; e++) row_copy8_once(next + 32 * e, from + R::first_at(e), once);
         }
     };
-    auto fetch_key = [&](u32 step) {
+    auto fetch_key = [&] {
         size_t component = 0;
-        const u64 *from = key_words(t, r, item_of(step), step % r.digit_count, limb, &component);
+        const u64 *from = key_words(t, r, item(), digit, limb, &component);
         if (!from) return false;
-        row_copy_words<R_LOG>(keys[warp][0], from + base, lane);
-        row_copy_words<R_LOG>(keys[warp][1], from + component + base, lane);
+        row_copy_words<R_LOG>(keys[warp][0], from + base, lane, once);
+        row_copy_words<R_LOG>(keys[warp][1], from + component + base, lane, once);
         return true;
     };
     double sum[2][8];
@@ -348,14 +359,16 @@ __global__ void __launch_bounds__(rows_warps * 32, 3) row_product(GpuTables t, R
         typename R::template Twiddles<false> w;
         w.load(t, prime, segment, lane);
         gpu_wait();
-        u32 step = group, terms = 0;
-        bool has_key = false;
-        if (step < total) fetch_digit(step);
+        u32 terms = 0;
+        bool more = settle(), has_key = false;
+        if (more) fetch_digit();
         row_commit();
-        if (step < total) has_key = fetch_key(step);
+        if (more) has_key = fetch_key();
         row_commit();
-        for (; step < total; step += GROUPS) {
-            const bool own = is_own(step), more = step + GROUPS < total;
+        while (more) {
+            const bool own = digit == own_digit;
+            digit += GROUPS;
+            more = settle();
             double x[8];
             row_wait<1>();
             if (own) {
@@ -368,7 +381,7 @@ __global__ void __launch_bounds__(rows_warps * 32, 3) row_product(GpuTables t, R
 #pragma unroll
                 for (int e = 0; e < 8; e++) x[e] = path.reduce(x[e]);
             }
-            if (more) fetch_digit(step + GROUPS);
+            if (more) fetch_digit();
             row_commit();
             row_wait<1>();
             __syncwarp();
@@ -389,7 +402,7 @@ __global__ void __launch_bounds__(rows_warps * 32, 3) row_product(GpuTables t, R
                 }
             }
             __syncwarp();
-            has_key = more && fetch_key(step + GROUPS);
+            has_key = more && fetch_key();
             row_commit();
         }
     }
@@ -441,15 +454,16 @@ __global__ void __launch_bounds__(rows_warps * 32, 3) row_product(GpuTables t, R
                      << t.log_n);
 #pragma unroll
                 for (int e = 0; e < 8; e++) {
-                    const u32 i = base + R::last_at(lane, e);
+                    const u32 i = last + R::last_at(e);
                     const u64 word = from[g == 1 ? i : gpu_permute(i, g, t.log_n)];
                     sum[c][e] = path.reduce(sum[c][e] + path.mul(path.load(word), p_product));
                 }
             }
             R::inverse(path, w, sum[c], tile, lane);
-            u64 *to = r.y + ((((size_t)out * 2 + component) * r.sources + source) << t.log_n) + base;
+            u64 *to = r.y + ((((size_t)out * 2 + component) * r.sources + source) << t.log_n) + base +
+                      R::first_lane(lane);
 #pragma unroll
-            for (int e = 0; e < 8; e++) to[R::first_at(lane, e)] = PathF64::unraw(sum[c][e]);
+            for (int e = 0; e < 8; e++) to[R::first_at(e)] = PathF64::unraw(sum[c][e]);
         }
     }
 }
@@ -524,14 +538,15 @@ UpShape up_shape(const GpuTables &t, u32 level) {
     return {level, level + 1 + t.p_count, (level + t.digit_size) / t.digit_size};
 }
 
-/* MOD_UP as far as the forward columns */
+/* MOD_UP as far as the forward columns. is_begun: from the inverse columns on */
 cudaError_t up_columns(cudaStream_t stream, const CudaTables *tables, const kernel_mod_up_args &a,
-                       const key_product_item *items, u32 galois) {
+                       const key_product_item *items, u32 galois, bool is_begun = false) {
     const GpuTables &t = tables->device;
     const UpShape s = up_shape(t, a.a.basis.q_count - 1);
     const u32 sources = a.batch_count * (s.level + 1), jobs = a.batch_count * s.digits * s.limbs;
     cudaError_t rc;
-    if ((rc = ntt_run<true, false, 0>(stream, tables, ModUpInverseIO<false>{a, s.level, items, galois},
+    if (!is_begun &&
+        (rc = ntt_run<true, false, 0>(stream, tables, ModUpInverseIO<false>{a, s.level, items, galois},
                                       sources)) != cudaSuccess)
         return rc;
     const u32 most = min(t.digit_size, s.level + 1), least = s.level + 1 - (s.digits - 1) * t.digit_size;
@@ -600,7 +615,7 @@ cudaError_t cuda_switch_product(cudaStream_t stream, const kernel_switch_product
     return cuda_key_product(stream, &product);
 }
 
-cudaError_t cuda_key_switch(cudaStream_t stream, const kernel_key_switch_args *a) {
+cudaError_t cuda_key_switch(cudaStream_t stream, const kernel_key_switch_args *a, bool is_begun) {
     const CudaTables *tables = cuda_tables(a->tables);
     const GpuTables &t = tables->device;
     const UpShape s = up_shape(t, a->a.basis.q_count - 1);
@@ -625,7 +640,8 @@ cudaError_t cuda_key_switch(cudaStream_t stream, const kernel_key_switch_args *a
         return cuda_mod_down(stream, &down);
     }
     const kernel_mod_up_args columns = up_of(t, up);
-    if ((rc = up_columns(stream, tables, columns, nullptr, a->galois_element)) != cudaSuccess) return rc;
+    if ((rc = up_columns(stream, tables, columns, nullptr, a->galois_element, is_begun)) != cudaSuccess)
+        return rc;
     const DivideArgs d = gpu_divide_mod_down(tables, &down);
     RowProductArgs r = {};
     r.a = up, r.digits = columns.out, r.level = s.level, r.limbs = s.limbs, r.digit_count = s.digits;

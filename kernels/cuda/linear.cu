@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(128) diagonal_sum(GpuTables t, kernel_diagonal
                 const diagonal_item item = a.items[min(n + k, end - 1)];
                 const u64 *in =
                     a.in + ((((size_t)item.in * a.component_count + c0) * limbs + limb) << t.log_n) + i;
-                w[k] = __ldg(reinterpret_cast<const ulonglong2 *>((const u64 *)item.plain +
-                                                                  ((size_t)limb << t.log_n) + i));
+                w[k] = __ldcs(reinterpret_cast<const ulonglong2 *>((const u64 *)item.plain +
+                                                                   ((size_t)limb << t.log_n) + i));
                 x[k] = *reinterpret_cast<const ulonglong2 *>(in);
                 y[k] = *reinterpret_cast<const ulonglong2 *>(in + second);
             }
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(128) diagonal_sum_rows(GpuTables t, kernel_dia
                 if (n + k >= row[r].count) continue;
                 const diagonal_item item = a.items[row[r].first + n + k];
                 in[k][r] = item.in;
-                w[k][r] = __ldg(reinterpret_cast<const ulonglong2 *>((const u64 *)item.plain + at));
+                w[k][r] = __ldcs(reinterpret_cast<const ulonglong2 *>((const u64 *)item.plain + at));
             }
             const u32 shared = in[k][0] == 0xffffffffu ? 0 : in[k][0];
             const u64 *from = a.in + 2 * shared * second + at;

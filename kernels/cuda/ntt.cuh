@@ -44,8 +44,9 @@ template <int R_LOG, int T_LOG = 0> struct PassShape {
     }
 };
 
-/* shared-memory index with padding against bank conflicts */
-__device__ __forceinline__ u32 ntt_pad(u32 i) {
+/* Shared-memory index with padding against bank conflicts. Of two indices that have no bit in common, the
+ * sum's is the sum of theirs: the part that the compiler knows goes into the instruction. */
+__host__ __device__ constexpr __forceinline__ u32 ntt_pad(u32 i) {
     return i + (i >> 3);
 }
 
@@ -53,7 +54,9 @@ __host__ __device__ constexpr bool ntt_reduces_before(int stage, int first_reduc
     return stage >= first_reduce && (stage - first_reduce) % 4 == 0;
 }
 
-/* Where this thread's n-th radix butterfly of a group sits. */
+/* Where this thread's n-th radix butterfly of a group sits. Tiles that a kernel chose itself (T_LOG) keep a
+ * warp's butterflies together, so that what the second and third group exchange stays inside the warp; a tile
+ * of 256 elements is a warp's own. */
 struct Place {
     u32 c, lo, hi;
 };
@@ -61,7 +64,9 @@ template <int R_LOG, int T_LOG, int A, int G, bool COLUMNS>
 __device__ __forceinline__ Place ntt_place(int n) {
     typedef PassShape<R_LOG, T_LOG> S;
     const int LO_LOG = R_LOG - A - G;
-    const u32 id = threadIdx.x + (u32)n * S::THREADS;
+    const u32 lane = threadIdx.x & 31, warp = T_LOG == 8 ? 0 : threadIdx.x >> 5;
+    const u32 id =
+        T_LOG == 0 ? threadIdx.x + (u32)n * S::THREADS : lane + 32 * ((u32)n + (1u << (S::E_LOG - G)) * warp);
     Place p;
     if (COLUMNS) {
         p.c = id & ((1u << S::C_LOG) - 1);
@@ -80,18 +85,16 @@ template <class P, int R_LOG, int T_LOG, int A, int G, bool INVERSE, bool COLUMN
     static const int N = 1 << (3 - G);
     typename P::W w[N][(1 << G) - 1];
     __device__ __forceinline__ void load(const GpuTables &t, u32 prime, u32 log_other) {
+        const typename P::W *table = P::twiddles(t, INVERSE, prime);
 #pragma unroll
         for (int n = 0; n < N; n++) {
             const Place p = ntt_place<R_LOG, T_LOG, A, G, COLUMNS>(n);
             const u32 row = COLUMNS ? 0 : (blockIdx.x << PassShape<R_LOG, T_LOG>::C_LOG) + p.c,
                       s0 = COLUMNS ? 0 : log_other;
-#pragma unroll
-            for (int s = 0; s < G; s++) {
-                const u32 base = (1u << (s0 + A + s)) + (row << (A + s)) + (p.hi << s);
-#pragma unroll
-                for (int b = 0; b < (1 << s); b++)
-                    w[n][(1 << s) - 1 + b] = P::twiddle(t, INVERSE, prime, base + (u32)b);
-            }
+            const u32 at = (1u << (s0 + A)) + (row << A) + p.hi;
+            P::template twiddles_load<1>(w[n], table + at);
+            if constexpr (G > 1) P::template twiddles_load<2>(w[n] + 1, table + 2 * at);
+            if constexpr (G > 2) P::template twiddles_load<4>(w[n] + 3, table + 4 * at);
         }
     }
 };
@@ -131,29 +134,34 @@ __device__ __forceinline__ void ntt_step(const Job &job,
                                          const Twiddles<P, R_LOG, T_LOG, A, G, INVERSE, COLUMNS> &tw,
                                          u32 log_other, typename P::T *tile) {
     typedef PassShape<R_LOG, T_LOG> S;
-    const int LO_LOG = R_LOG - A - G;
+    constexpr int LO_LOG = R_LOG - A - G, UNITS = 1 << (S::E_LOG - G);
+    const u32 step = COLUMNS ? 1u << (LO_LOG + log_other) : 1u << LO_LOG;
+    constexpr u32 tile_step = COLUMNS ? 1u << (LO_LOG + S::C_LOG) : 1u << LO_LOG;
+    typename P::T x[UNITS][1 << G];
+    u32 at[UNITS], tile_at[UNITS];
+    /* all loads before the first store: the compiler cannot tell that they are different memory */
 #pragma unroll
-    for (int n = 0; n < (1 << (S::E_LOG - G)); n++) {
+    for (int n = 0; n < UNITS; n++) {
         const Place p = ntt_place<R_LOG, T_LOG, A, G, COLUMNS>(n);
         const u32 sub = (blockIdx.x << S::C_LOG) + p.c; /* which sub-transform */
         const u32 i = (p.hi << (R_LOG - A)) + p.lo;
-        const u32 at = COLUMNS ? (i << log_other) + sub : (sub << R_LOG) + i;
-        const u32 step = COLUMNS ? 1u << (LO_LOG + log_other) : 1u << LO_LOG;
-        const u32 tile_at = COLUMNS ? (i << S::C_LOG) + p.c : (p.c << R_LOG) + i;
-        const u32 tile_step = COLUMNS ? 1u << (LO_LOG + S::C_LOG) : 1u << LO_LOG;
-        typename P::T x[1 << G];
+        at[n] = COLUMNS ? (i << log_other) + sub : (sub << R_LOG) + i;
+        tile_at[n] = ntt_pad(COLUMNS ? (i << S::C_LOG) + p.c : (p.c << R_LOG) + i);
         if constexpr (FROM_IO) {
-            job.load(x, at, step);
+            job.load(x[n], at[n], step);
         } else {
 #pragma unroll
-            for (int k = 0; k < (1 << G); k++) x[k] = tile[ntt_pad(tile_at + (u32)k * tile_step)];
+            for (int k = 0; k < (1 << G); k++) x[n][k] = tile[tile_at[n] + ntt_pad((u32)k * tile_step)];
         }
-        ntt_stage<P, A, G, INVERSE ? G - 1 : 0, INVERSE, REDUCE, R_LOG>(job.path, tw.w[n], x);
+    }
+#pragma unroll
+    for (int n = 0; n < UNITS; n++) {
+        ntt_stage<P, A, G, INVERSE ? G - 1 : 0, INVERSE, REDUCE, R_LOG>(job.path, tw.w[n], x[n]);
         if constexpr (TO_IO) {
-            job.store(x, at, step);
+            job.store(x[n], at[n], step);
         } else {
 #pragma unroll
-            for (int k = 0; k < (1 << G); k++) tile[ntt_pad(tile_at + (u32)k * tile_step)] = x[k];
+            for (int k = 0; k < (1 << G); k++) tile[tile_at[n] + ntt_pad((u32)k * tile_step)] = x[n][k];
         }
     }
 }
@@ -201,7 +209,7 @@ __global__ void __launch_bounds__(PassShape<R_LOG>::THREADS) ntt_pass(GpuTables 
             __syncthreads();
             typename P::T x[S::E];
 #pragma unroll
-            for (int k = 0; k < S::E; k++) x[k] = tile[ntt_pad(threadIdx.x + (u32)k * S::THREADS)];
+            for (int k = 0; k < S::E; k++) x[k] = tile[ntt_pad(threadIdx.x) + ntt_pad((u32)k * S::THREADS)];
             job.store(x, base + threadIdx.x, S::THREADS);
         }
     } else {
@@ -212,7 +220,7 @@ __global__ void __launch_bounds__(PassShape<R_LOG>::THREADS) ntt_pass(GpuTables 
             typename P::T x[S::E];
             job.load(x, base + threadIdx.x, S::THREADS);
 #pragma unroll
-            for (int k = 0; k < S::E; k++) tile[ntt_pad(threadIdx.x + (u32)k * S::THREADS)] = x[k];
+            for (int k = 0; k < S::E; k++) tile[ntt_pad(threadIdx.x) + ntt_pad((u32)k * S::THREADS)] = x[k];
             __syncthreads();
         }
         if constexpr (three) {

@@ -21,12 +21,13 @@ const u32 rows_elements = 256; /* a warp */
 const u64 rows_few_elements = 1u << 18;
 const u32 rows_blocks_wanted = 1056;
 
-/* Stages [A, A + G) of a row of 2^R_LOG: where a lane's elements sit among its warp's 256. */
+/* Stages [A, A + G) of a row of 2^R_LOG: where a lane's elements sit among its warp's 256. The parts that the
+ * lane and the element's number give have no bit in common. */
 template <int R_LOG, int A, int G> struct RowGroup {
     static const int UNITS = 8 >> G, LO = R_LOG - A - G;
-    static __device__ __forceinline__ u32 hi(u32 id) { return (id >> LO) & ((1u << A) - 1); }
-    static __device__ __forceinline__ u32 row(u32 id) { return id >> (LO + A); }
-    static __device__ __forceinline__ u32 at(u32 lane, int unit, int k) {
+    static __device__ __forceinline__ constexpr u32 hi(u32 id) { return (id >> LO) & ((1u << A) - 1); }
+    static __device__ __forceinline__ constexpr u32 row(u32 id) { return id >> (LO + A); }
+    static __device__ __forceinline__ constexpr u32 at(u32 lane, int unit, int k) {
         const u32 id = lane + 32u * (u32)unit;
         return (row(id) << R_LOG) + (hi(id) << (R_LOG - A)) + (id & ((1u << LO) - 1)) + ((u32)k << LO);
     }
@@ -38,16 +39,14 @@ template <int R_LOG, int A, int G, bool INVERSE> struct RowTwiddles {
     /* first_row: the warp's first row in its polynomial */
     __device__ __forceinline__ void load(const GpuTables &t, u32 prime, u32 log_other, u32 first_row,
                                          u32 lane) {
+        const double *table = PathF64::twiddles(t, INVERSE, prime);
 #pragma unroll
         for (int u = 0; u < Group::UNITS; u++) {
-            const u32 id = lane + 32u * (u32)u, row = first_row + Group::row(id), hi = Group::hi(id);
-#pragma unroll
-            for (int s = 0; s < G; s++) {
-                const u32 base = (1u << (log_other + A + s)) + (row << (A + s)) + (hi << s);
-#pragma unroll
-                for (int b = 0; b < (1 << s); b++)
-                    w[u][(1 << s) - 1 + b] = PathF64::twiddle(t, INVERSE, prime, base + (u32)b);
-            }
+            const u32 id = lane + 32u * (u32)u;
+            const u32 at = (1u << (log_other + A)) + ((first_row + Group::row(id)) << A) + Group::hi(id);
+            PathF64::twiddles_load<1>(w[u], table + at);
+            if constexpr (G > 1) PathF64::twiddles_load<2>(w[u] + 1, table + 2 * at);
+            if constexpr (G > 2) PathF64::twiddles_load<4>(w[u] + 3, table + 4 * at);
         }
     }
 };
@@ -75,24 +74,26 @@ template <int R_LOG> struct Rows {
         }
     };
 
-    static __device__ __forceinline__ u32 first_at(u32 lane, int e) { return First::at(lane, 0, e); }
-    static __device__ __forceinline__ u32 last_at(u32 lane, int e) {
-        return Last::at(lane, e >> LAST, e & ((1 << LAST) - 1));
+    static __device__ __forceinline__ constexpr u32 first_at(int e) { return First::at(0, 0, e); }
+    static __device__ __forceinline__ u32 first_lane(u32 lane) { return First::at(lane, 0, 0); }
+    static __device__ __forceinline__ constexpr u32 last_at(int e) {
+        return Last::at(0, e >> LAST, e & ((1 << LAST) - 1));
     }
+    static __device__ __forceinline__ u32 last_lane(u32 lane) { return Last::at(lane, 0, 0); }
 
     template <class Group>
     static __device__ __forceinline__ void put(double *tile, const double (&x)[8], u32 lane) {
 #pragma unroll
-        for (int e = 0; e < 8; e++) tile[ntt_pad(place<Group>(lane, e))] = x[e];
+        for (int e = 0; e < 8; e++) tile[ntt_pad(Group::at(lane, 0, 0)) + ntt_pad(place<Group>(e))] = x[e];
     }
     template <class Group>
     static __device__ __forceinline__ void get(double (&x)[8], const double *tile, u32 lane) {
 #pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = tile[ntt_pad(place<Group>(lane, e))];
+        for (int e = 0; e < 8; e++) x[e] = tile[ntt_pad(Group::at(lane, 0, 0)) + ntt_pad(place<Group>(e))];
     }
-    template <class Group> static __device__ __forceinline__ u32 place(u32 lane, int e) {
+    template <class Group> static __device__ __forceinline__ constexpr u32 place(int e) {
         const int per = 8 / Group::UNITS;
-        return Group::at(lane, e / per, e % per);
+        return Group::at(0, e / per, e % per);
     }
 
     template <int A, int G, bool INVERSE, class W>
@@ -140,24 +141,37 @@ template <int R_LOG> struct Rows {
 
     /* Contiguous words of the warp, in pieces of two: lane and number of the copy -> piece; piece -> place in
      * shared memory, so that neither order meets bank conflicts. */
-    static __device__ __forceinline__ u32 piece_slot(u32 piece) {
+    static __device__ __forceinline__ constexpr u32 piece_slot(u32 piece) {
         return piece ^ (piece >> 3 & ((1u << (LAST - 1)) - 1));
     }
     /* two words of last order: pair j of 0..3 */
     static __device__ __forceinline__ u32 pair_slot(u32 lane, int j) {
-        return piece_slot(last_at(lane, 2 * j) / 2);
+        return piece_slot(last_lane(lane) / 2) ^ piece_slot(last_at(2 * j) / 2);
     }
 };
 
 /* Copies into shared memory that the thread does not wait for until row_wait. */
-__device__ __forceinline__ void row_copy16(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
 __device__ __forceinline__ void row_copy8(void *to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((u32)__cvta_generic_to_shared(to)),
                  "l"(from)
+                 : "memory");
+}
+/* The same for words that nothing reads again soon: they make room in the cache first. */
+__device__ __forceinline__ u64 row_once() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ void row_copy16_once(void *to, const void *from, u64 policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                     (u32)__cvta_generic_to_shared(to)),
+                 "l"(from), "l"(policy)
+                 : "memory");
+}
+__device__ __forceinline__ void row_copy8_once(void *to, const void *from, u64 policy) {
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 8, %2;" ::"r"(
+                     (u32)__cvta_generic_to_shared(to)),
+                 "l"(from), "l"(policy)
                  : "memory");
 }
 __device__ __forceinline__ void row_commit() {
@@ -168,14 +182,13 @@ template <int PENDING> __device__ __forceinline__ void row_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-/* 256 words, contiguous in memory, into `slots` (piece_slot order) */
+/* 256 words, contiguous in memory, read once, into `slots` (piece_slot order) */
 template <int R_LOG>
-__device__ __forceinline__ void row_copy_words(ulonglong2 *slots, const u64 *from, u32 lane) {
+__device__ __forceinline__ void row_copy_words(ulonglong2 *slots, const u64 *from, u32 lane, u64 policy) {
+    slots += Rows<R_LOG>::piece_slot(lane), from += 2 * lane;
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        const u32 piece = lane + 32 * i;
-        row_copy16(slots + Rows<R_LOG>::piece_slot(piece), from + 2 * piece);
-    }
+    for (u32 i = 0; i < 4; i++) /* piece lane + 32 i: 32 i has none of the bits that piece_slot moves */
+        row_copy16_once(slots + 32 * i, from + 64 * i, policy);
 }
 /* The reverse: last-order words through `slots` into contiguous memory. */
 template <int R_LOG>
@@ -185,11 +198,9 @@ __device__ __forceinline__ void row_store_words(u64 *to, const u64 (&w)[8], ulon
     for (int j = 0; j < 4; j++)
         slots[Rows<R_LOG>::pair_slot(lane, j)] = make_ulonglong2(w[2 * j], w[2 * j + 1]);
     __syncwarp();
+    slots += Rows<R_LOG>::piece_slot(lane), to += 2 * lane;
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        const u32 piece = lane + 32 * i;
-        *reinterpret_cast<ulonglong2 *>(to + 2 * piece) = slots[Rows<R_LOG>::piece_slot(piece)];
-    }
+    for (u32 i = 0; i < 4; i++) *reinterpret_cast<ulonglong2 *>(to + 64 * i) = slots[32 * i];
 }
 
 /* A row pass like any other (ntt_pass), one row segment a warp. grid: (segments / rows_warps, jobs) */
@@ -208,18 +219,18 @@ __global__ void __launch_bounds__(rows_warps * 32, 4) rows_pass(GpuTables t, IO 
     if constexpr (INVERSE) {
         job.load(x, base + lane, 32);
 #pragma unroll
-        for (u32 e = 0; e < 8; e++) tile[ntt_pad(lane + 32 * e)] = x[e];
+        for (u32 e = 0; e < 8; e++) tile[ntt_pad(lane) + ntt_pad(32 * e)] = x[e];
         __syncwarp();
         R::template get<typename R::Last>(x, tile, lane);
         R::inverse(job.path, w, x, tile, lane);
-        job.store(x, base + R::first_at(lane, 0), R::first_step);
+        job.store(x, base + R::first_lane(lane), R::first_step);
     } else {
-        job.load(x, base + R::first_at(lane, 0), R::first_step);
+        job.load(x, base + R::first_lane(lane), R::first_step);
         R::forward(job.path, w, x, tile, lane);
         R::template put<typename R::Last>(tile, x, lane);
         __syncwarp();
 #pragma unroll
-        for (u32 e = 0; e < 8; e++) x[e] = tile[ntt_pad(lane + 32 * e)];
+        for (u32 e = 0; e < 8; e++) x[e] = tile[ntt_pad(lane) + ntt_pad(32 * e)];
         job.store(x, base + lane, 32);
     }
 }

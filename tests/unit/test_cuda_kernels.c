@@ -4,6 +4,7 @@
  * and is skipped.
  */
 #include "kernels/device.h"
+#include "kernels/device_graph.h"
 #include "kernels/scheme/internal.h"
 #include "tests/support/fixtures.h"
 
@@ -292,6 +293,65 @@ static void check_switches(const twin *a, const twin *table, uint32_t level) {
     twin_destroy(&scratch);
 }
 
+/* A product and the switch of its last component, recorded: the card may do both at once, unless the switch's
+ * scratch is where an operand was. */
+static void record_product(int s, bool is_square, uint32_t batch, uint32_t level, const kernel_poly *operand,
+                           const twin *b, const twin *product, const twin *out, const twin *scratch,
+                           const twin *table) {
+    const kernel_basis q = basis_q(level), down = basis_q(level > 0 ? level - 1 : 0);
+    const uint32_t limbs = level + 1;
+    const kernel_poly all = poly_of(product, s, 3 * batch, q);
+    const kernel_unary_args square = {sides[s].tables, all, *operand};
+    const kernel_binary_args multiply = {sides[s].tables, all, *operand, poly_of(b, s, 2 * batch, q)};
+    kernel_key_switch_args args = {.tables = sides[s].tables,
+                                   .out = poly_of(out, s, 2, down),
+                                   .a = poly_of(product, s, 1, q),
+                                   .add = poly_of(product, s, 2, q),
+                                   .key = 1,
+                                   .galois_element = 1,
+                                   .batch_count = batch,
+                                   .out_batch_stride = 2 * basis_limb_count(down),
+                                   .a_batch_stride = 3 * limbs,
+                                   .add_batch_stride = 3 * limbs,
+                                   .with_rescale = level > 0,
+                                   .keys = table->at[s],
+                                   .key_count = 2,
+                                   .scratch = scratch->at[s]};
+    device_graph *graph = NULL;
+    ckks_error err = {0};
+    args.a.words += 2ull * limbs * params_n(params);
+    must(device_record_begin(sides[s].stream, &err), &err);
+    must(is_square ? device_launch(sides[s].stream, KERNEL_SQUARE, &square, &err)
+                   : device_launch(sides[s].stream, KERNEL_MULTIPLY, &multiply, &err),
+         &err);
+    must(device_launch(sides[s].stream, KERNEL_KEY_SWITCH, &args, &err), &err);
+    must(device_record_end(sides[s].stream, &graph, &err), &err);
+    must(device_graph_replay(graph, sides[s].stream, &err), &err);
+    must(device_stream_synchronize(sides[s].stream, &err), &err);
+    device_graph_destroy(graph);
+}
+
+static void check_recorded_products(const twin *table, uint32_t level, uint32_t pattern) {
+    enum { APART, SQUARES, IN_SCRATCH, KINDS };
+    const kernel_basis q = basis_q(level);
+    for (int kind = 0; kind < KINDS; kind++) {
+        const uint32_t batch = kind == SQUARES ? 2 : 1;
+        const uint64_t scratch_limbs = key_switch_scratch(params, level + 1, batch);
+        twin a = random_polys(q, 2 * batch, pattern), b = random_polys(q, 2 * batch, pattern);
+        twin scratch = random_polys(q, (uint32_t)(scratch_limbs / (level + 1)) + 1, pattern);
+        twin product = twin_create(NULL, 3 * batch * poly_bytes(q)),
+             out = twin_create(NULL, 2 * batch * poly_bytes(basis_q(level > 0 ? level - 1 : 0)));
+        for (int s = 0; s < 2; s++) {
+            const kernel_poly operand = poly_of(kind == IN_SCRATCH ? &scratch : &a, s, 2 * batch, q);
+            record_product(s, kind == SQUARES, batch, level, &operand, &b, &product, &out, &scratch, table);
+        }
+        twin_compare(&product, "a recorded product");
+        twin_compare(&out, "the switch of a recorded product");
+        twin_destroy(&a), twin_destroy(&b), twin_destroy(&scratch), twin_destroy(&product),
+            twin_destroy(&out);
+    }
+}
+
 static void check_keyswitch(uint32_t level, uint32_t key_level, uint32_t pattern) {
     const uint32_t n = params_n(params), digits = params_digit_count(params, level), batch = 2;
     const kernel_basis q = basis_q(level), qp = basis_qp(level);
@@ -338,6 +398,7 @@ static void check_keyswitch(uint32_t level, uint32_t key_level, uint32_t pattern
     twin_compare(&sum, "KEY_PRODUCT");
 
     check_switches(&a, &table, level);
+    if (pattern <= 1) check_recorded_products(&table, level, pattern);
 
     for (uint32_t with_rescale = 0; with_rescale < 2; with_rescale++) {
         if (with_rescale && level == 0) continue;
