@@ -275,10 +275,10 @@ $(LIBCLIENT_SO): $(LIBCLIENT) $(LIBPROTO) $(LIBCKKS)
 $(CKKSD): $(call obj,daemon/main.c) $(LIBDAEMON) $(LIBPROTO) $(LIBCKKS)
 	@echo "  LD  $@"
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_DAEMON) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
-$(B)/tests/ckksd-fault: $(patsubst %.c,$(B)/fault/%.o,daemon/main.c $(DAEMON_SRC)) $(LIBPROTO) $(LIBCKKS_FAULT)
+$(B)/tests/ckksd-fault: $(patsubst %.c,$(B)/fault/%.o,daemon/main.c $(DAEMON_SRC)) $(LIBSUPPORT) $(LIBPROTO) $(LIBCKKS_FAULT)
 	@mkdir -p $(@D)
 	@echo "  LD  $@"
-	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_DAEMON) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
+	$(Q)$(CC) $(WRAP) $^ $(LDFLAGS_ALL) $(LIBS_DAEMON) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
 $(CKKSCTL): $(call obj,$(CTL_SRC)) $(LIBCOMPILE) $(LIBCLIENT) $(LIBPROTO) $(LIBCKKS)
 	@echo "  LD  $@"
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@

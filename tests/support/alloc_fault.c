@@ -1,7 +1,9 @@
 #include "tests/support/alloc_fault.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -16,9 +18,24 @@ char *__wrap_strndup(const char *text, size_t size);
 
 static _Atomic uint64_t fail_at, calls;
 
+/* of a process that a test has started: CKKSD_TEST_FAIL_ALLOCATIONS=N, from one SIGUSR2 to the next */
+static uint64_t period;
+static _Atomic int is_periodic;
+
+static void toggle(int number) {
+    (void)number;
+    atomic_fetch_xor(&is_periodic, 1);
+}
+__attribute__((constructor)) static void read_environment(void) {
+    const char *text = getenv("CKKSD_TEST_FAIL_ALLOCATIONS");
+    period = text ? strtoull(text, NULL, 10) : 0;
+    if (period) signal(SIGUSR2, toggle);
+}
+
 static int fails(void) {
     const uint64_t nth = atomic_load_explicit(&fail_at, memory_order_relaxed);
     const uint64_t call = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
+    if (period && atomic_load_explicit(&is_periodic, memory_order_relaxed)) return call % period == 0;
     return nth != 0 && call == nth;
 }
 

@@ -1,6 +1,7 @@
 /*
  * Allocation failure injection for tests: test binaries are linked with --wrap for malloc, calloc, realloc,
- * strdup, strndup.
+ * strdup, strndup. So is the daemon with its injected faults: with CKKSD_TEST_FAIL_ALLOCATIONS=N in its
+ * environment every N-th allocation fails from one SIGUSR2 to the next.
  */
 #ifndef CKKS_TESTS_ALLOC_FAULT_H
 #define CKKS_TESTS_ALLOC_FAULT_H

@@ -1,6 +1,9 @@
 /* How the daemon starts, survives a device error, drains and comes back. */
 #include "tests/support/daemon_words.h"
 
+#include <math.h>
+#include <nng/protocol/reqrep0/req.h>
+
 static void ready_is_said_after_the_self_test_and_stopping_at_the_end(void **state) {
     (void)state;
     daemon_start(&d, NULL, NULL, NULL);
@@ -106,6 +109,70 @@ static void a_lost_device_ends_the_daemon_for_its_manager_to_restart(void **stat
     assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
 }
 
+/* A connection that comes back by itself, and a call on it that does not wait for ever: -1 without an answer.
+ */
+static nng_socket dial_in_the_background(void) {
+    nng_socket s;
+    char url[128];
+    snprintf(url, sizeof url, "ipc://%s/bulk.sock", d.folder);
+    assert_int_equal(nng_req0_open(&s), 0);
+    assert_int_equal(nng_socket_set_ms(s, NNG_OPT_RECVTIMEO, 500), 0);
+    assert_int_equal(nng_socket_set_ms(s, NNG_OPT_SENDTIMEO, 500), 0);
+    assert_int_equal(nng_dial(s, url, NULL, NNG_FLAG_NONBLOCK), 0);
+    return s;
+}
+static int ask(nng_socket s) {
+    double y[TINY_SLOTS], expected[TINY_SLOTS];
+    daemon_reply r = {0};
+    tiny_client_encrypt(&alice, x);
+    const daemon_call call = tiny_client_call(&alice);
+    daemon_send(s, daemon_frame(&call));
+    const int code = daemon_receive(s, &r, call.output) ? (int)r.header->status->code : -1;
+    if (code == 0) {
+        tiny_client_decrypt(&alice, y, &r);
+        tiny_package_expect(expected, x, 0);
+        for (uint32_t i = 0; i < TINY_SLOTS; i++) assert_true(fabs(y[i] - expected[i]) < 1e-4);
+    }
+    daemon_reply_fini(&r);
+    return code;
+}
+
+/* Every N-th allocation of ours fails while it serves: that costs requests, never the daemon, and no answer
+ * is wrong. */
+static void allocations_that_fail_cost_requests_and_no_more(void **state) {
+    (void)state;
+    static const char *const period[] = {"CKKSD_TEST_FAIL_ALLOCATIONS=97", "CKKSD_TEST_FAIL_ALLOCATIONS=47",
+                                         "CKKSD_TEST_FAIL_ALLOCATIONS=31"};
+    for (size_t k = 0; k < 3; k++) {
+        uint32_t answered = 0, refused = 0, silent = 0;
+        if (k == 0)
+            start_with_keys("[slots]\ncount = 1\n", period[k], NULL);
+        else
+            daemon_start(&d, "[slots]\ncount = 1\n", period[k], NULL);
+        assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+        nng_socket s = dial_in_the_background();
+        assert_int_equal(ask(s), 0);
+        daemon_signal(&d, SIGUSR2);
+        for (int i = 0; i < 120 && silent < 6; i++) {
+            const int code = ask(s);
+            answered += code == 0;
+            silent += code == -1; /* no memory for a reply either: its connection is closed */
+            refused += code == RPC_RESOURCE_EXHAUSTED || code == RPC_UNAVAILABLE;
+            if (code != 0 && code != -1 && code != RPC_RESOURCE_EXHAUSTED && code != RPC_UNAVAILABLE)
+                fail_msg("%s: code %d", period[k], code);
+        }
+        daemon_signal(&d, SIGUSR2);
+        nng_close(s);
+        printf("  %s: %u answered, %u refused, %u without an answer\n", period[k], answered, refused, silent);
+        assert_true(refused + silent > 0);
+        s = dial_in_the_background();
+        for (int i = 0; i < 50 && ask(s) != 0; i++) usleep(100000); /* a slot may have to recover */
+        for (int i = 0; i < 3; i++) assert_int_equal(ask(s), 0);
+        nng_close(s);
+        assert_int_equal(daemon_stop(&d), 0);
+    }
+}
+
 static void draining_finishes_what_was_admitted_and_refuses_the_rest(void **state) {
     (void)state;
     start_with_keys(NULL, "CKKSD_TEST_SLOW_MS=300", NULL);
@@ -177,6 +244,7 @@ int main(void) {
         T(a_device_error_costs_one_request_and_the_slot_comes_back),
         T(with_two_slots_a_device_error_is_retried_on_the_other),
         T(a_lost_device_ends_the_daemon_for_its_manager_to_restart),
+        T(allocations_that_fail_cost_requests_and_no_more),
         T(draining_finishes_what_was_admitted_and_refuses_the_rest),
         T(committed_keys_survive_kill_minus_nine),
         T(keys_leave_the_device_for_others_and_come_back),
