@@ -166,3 +166,25 @@ bool gate_find(gate *out, const ir_graph *g, const ir_node *made) {
     }
     return false;
 }
+
+bool gate_sample(double *y, const ir_graph *g, const ir_node *made, uint32_t from, const double *x,
+                 uint32_t count) {
+    pieces all = {.graph = g};
+    piece_read(&all.made, made, g->count);
+    add_operands(&all, &all.made);
+    for (uint32_t i = 0; i < all.count; i++)
+        if (all.before[i].number != from) add_operands(&all, &all.before[i]);
+    for (uint32_t i = 0; i < count; i++)
+        if (!made_at(&y[i], &all, from, x[i]) || !isfinite(y[i])) return false;
+    return true;
+}
+
+bool gate_step(uint32_t *from, double *factor, double *offset, const ir_graph *g) {
+    piece p;
+    const ir_node *n = &g->nodes[*from];
+    if (n->kind != IR_LINEAR || n->term_count != 1) return false;
+    piece_read(&p, n, *from);
+    if (!p.is_uniform || p.factor[0] == 0) return false;
+    *factor = p.factor[0], *offset = p.offset, *from = n->terms[0].from;
+    return true;
+}

@@ -19,4 +19,12 @@ typedef struct gate {
  * computes is evaluated over a grid, so that any order of factors and constants is found. */
 bool gate_find(gate *out, const ir_graph *g, const ir_node *made);
 
+/* gate_sample fills y[count] with what `made`, about to be appended, is where node `from` is x[i]. False: it
+ * is no function of `from` alone, element by element. */
+bool gate_sample(double *y, const ir_graph *g, const ir_node *made, uint32_t from, const double *x,
+                 uint32_t count);
+/* gate_step: is node *from made of one other node by a factor and an offset, the same for all elements? Then
+ * that is *from, and *from was factor * it + offset. */
+bool gate_step(uint32_t *from, double *factor, double *offset, const ir_graph *g);
+
 #endif

@@ -42,6 +42,11 @@ ckks_status lower_refuse(lowering *l, const model_node *node, const char *reason
     return model_refuse(l->model, node, reason, prepares_columns(l, node) ? PREPARE : way_out, err);
 }
 
+ckks_status lower_refuse_comparison(lowering *l, const model_node *node, ckks_error *err) {
+    return lower_refuse(l, node, "encrypted numbers cannot be compared or rounded",
+                        "leave the score as output: the client compares", err);
+}
+
 void lower_pass(lowering *l, const model_node *node) {
     l->symbols[node->outputs[0]] = l->symbols[node->inputs[0]];
 }
@@ -179,9 +184,23 @@ static ckks_status lower_operator(lowering *l, const model_node *node, ckks_erro
     return rc;
 }
 
+/* a comparison that something else than a Where uses is refused after all */
+static ckks_status refuse_condition(lowering *l, uint32_t value, ckks_error *err) {
+    const model_node *node = &l->model->nodes[l->model->values[value].producer];
+    l->symbols[value].kind = SYMBOL_UNKNOWN;
+    const ckks_status rc = lower_refuse_comparison(l, node, err);
+    return rc == CKKS_OK ? stand_in(l, node, 0, err) : rc;
+}
+
 static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *err) {
     bool is_constant = true, is_client = false, is_unknown = false;
     set_prepared(l, node);
+    for (uint32_t k = 0; k < node->input_count; k++) {
+        if (node->inputs[k] == MODEL_NONE || lower_symbol(l, node, k)->kind != SYMBOL_CONDITION) continue;
+        if (k == 0 && strcmp(node->type, "Where") == 0) continue;
+        const ckks_status rc = refuse_condition(l, node->inputs[k], err);
+        if (rc != CKKS_OK) return rc;
+    }
     if (!node->op || l->symbols[node->outputs[0]].kind == SYMBOL_CONSTANT) return CKKS_OK;
     for (uint32_t k = 0; k < node->input_count; k++) {
         if (node->inputs[k] == MODEL_NONE) continue;
@@ -358,5 +377,9 @@ ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ck
     if ((rc = lower_table(&l, err)) != CKKS_OK) return rc;
     for (uint32_t n = 0; n < model->node_count; n++)
         if (!model->table->is_client[n] && (rc = lower_node(&l, &model->nodes[n], err)) != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < model->output_count; i++)
+        if (l.symbols[model->outputs[i]].kind == SYMBOL_CONDITION &&
+            (rc = refuse_condition(&l, model->outputs[i], err)) != CKKS_OK)
+            return rc;
     return lower_outputs(out, &l, err);
 }

@@ -13,6 +13,7 @@ typedef enum symbol_kind {
     SYMBOL_CONSTANT,
     SYMBOL_ENCRYPTED, /* node of the graph */
     SYMBOL_CLIENT,    /* computed by the client from the scores */
+    SYMBOL_CONDITION, /* is the node's value above a number, or below it: for Where alone */
 } symbol_kind;
 
 /* package.proto's kinds */
@@ -48,10 +49,12 @@ typedef struct client_steps {
 
 typedef struct symbol {
     symbol_kind kind;
-    uint32_t node;        /* ENCRYPTED; CLIENT: of the scores */
+    uint32_t node;        /* ENCRYPTED, CONDITION; CLIENT: of the scores */
     uint32_t score_value; /* CLIENT: ONNX value that is the scores when evaluated with scores_only */
     bool is_label;        /* CLIENT: a label, not a vector */
     client_steps steps;   /* CLIENT */
+    double threshold;     /* CONDITION */
+    bool is_above;        /* CONDITION */
     bool is_negated;      /* CLIENT: the node's elements are the scores' under the other sign */
     bool is_refused;      /* stands behind a refused operator: walked on for the sake of further refusals */
 } symbol;
@@ -86,6 +89,8 @@ ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ck
  * an error of the walk) or CKKS_RESOURCE_EXHAUSTED. */
 ckks_status lower_refuse(lowering *l, const model_node *node, const char *reason, const char *way_out,
                          ckks_error *err);
+/* lower_refuse_comparison: the same for all operators that compare or round. */
+ckks_status lower_refuse_comparison(lowering *l, const model_node *node, ckks_error *err);
 /* lower_pass gives output 0 the symbol of input 0. */
 void lower_pass(lowering *l, const model_node *node);
 /* lower_linear: output 0 = matrix * node + bias. */

@@ -1,7 +1,7 @@
 /*
- * What exporters write around shapes: Shape, Size, ConstantOfShape, Range, comparisons, logic, Where and
- * rounding. They are computed while the model is read, where they depend on shapes and constants alone; on
- * encrypted values they are refused.
+ * What exporters write around shapes: Shape, Size, ConstantOfShape, Range, comparisons, logic and rounding.
+ * They are computed while the model is read, where they depend on shapes and constants alone; on encrypted
+ * values they are refused.
  */
 #include "client/compile/operator.h"
 
@@ -240,64 +240,8 @@ static ckks_status eye_evaluate(evaluation *e, ckks_error *err) {
     return rc;
 }
 
-static ckks_status where_evaluate(evaluation *e, ckks_error *err) {
-    int64_t dims[TENSOR_RANK_MAX];
-    uint32_t rank, *index[3];
-    tensor both_shapes;
-    ckks_status rc = broadcast_shape(dims, &rank, e->node, e->in[0], e->in[1], err);
-    if (rc == CKKS_OK) rc = tensor_shape(&both_shapes, dims, rank, e->count_max, e->node->label, err);
-    if (rc == CKKS_OK) rc = broadcast_shape(dims, &rank, e->node, &both_shapes, e->in[2], err);
-    if (rc == CKKS_OK) rc = output_shape(e, 0, dims, rank, err);
-    for (uint32_t k = 0; k < 3 && rc == CKKS_OK; k++) rc = indices(&index[k], e, k, err);
-    if (rc != CKKS_OK) return rc;
-    for (uint32_t i = 0; i < e->out[0]->count; i++) {
-        const uint32_t side = e->in[0]->data[index[0][i]] != 0 ? 1 : 2;
-        e->out[0]->data[i] = e->in[side]->data[index[side][i]];
-    }
-    e->out[0]->is_integer = e->in[1]->is_integer;
-    return CKKS_OK;
-}
-
-/* Where between encrypted values by a constant mask: one entry in each row, of one of two terms. */
-static ckks_status where_lower(lowering *l, const model_node *node, ckks_error *err) {
-    const model_value *v = l->model->values;
-    const tensor *y = &v[node->outputs[0]].sample, *mask = &v[node->inputs[0]].constant;
-    ir_node made = {.kind = IR_LINEAR, .count = y->count};
-    if (!mask->data)
-        return lower_refuse(l, node, "encrypted numbers cannot be compared",
-                            "leave the score as output: the client decides", err);
-    uint32_t *chosen = arena_take(l->memory, y->count, sizeof *chosen);
-    uint32_t *index = arena_take(l->memory, y->count, sizeof *index);
-    made.terms = arena_take(l->memory, 2, sizeof *made.terms);
-    made.bias = arena_take(l->memory, y->count, sizeof *made.bias);
-    if (!chosen || !index || !made.terms || !made.bias)
-        return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a choice");
-    broadcast_index(chosen, y, mask);
-    for (uint32_t side = 1; side < 3; side++) {
-        const bool is_encrypted = lower_is_encrypted(l, node, side);
-        const tensor *x = is_encrypted ? &v[node->inputs[side]].sample : &v[node->inputs[side]].constant;
-        sparse *m;
-        uint32_t entry = 0;
-        broadcast_index(index, y, x);
-        const ckks_status rc = sparse_create(&m, l->memory, y->count, x->count, y->count, err);
-        if (rc != CKKS_OK) return rc;
-        for (uint32_t i = 0; i < y->count; i++) {
-            if ((mask->data[chosen[i]] != 0) == (side == 1)) {
-                if (is_encrypted)
-                    m->column[entry] = index[i], m->value[entry++] = 1;
-                else
-                    made.bias[i] = x->data[index[i]];
-            }
-            m->row_start[i + 1] = entry;
-        }
-        if (is_encrypted) made.terms[made.term_count++] = (ir_term){lower_symbol(l, node, side)->node, m};
-    }
-    return lower_append(l, node, &made, err);
-}
-
 static ckks_status compare_lower(lowering *l, const model_node *node, ckks_error *err) {
-    return lower_refuse(l, node, "encrypted numbers cannot be compared or rounded",
-                        "leave the score as output: the client compares", err);
+    return lower_refuse_comparison(l, node, err);
 }
 
 /* of one score, at the end: the client's label, -1 or 1 */
@@ -320,6 +264,13 @@ static ckks_status sign_lower(lowering *l, const model_node *node, ckks_error *e
 #define CONSTANT(type, inputs, evaluate)                                                                     \
     { "", type, inputs, inputs, 1, OPERATOR_CONSTANT_ONLY, evaluate, compare_lower, NULL }
 
+/* what a Where with two sides that meet there makes of it is encrypted */
+#define COMPARISON(type)                                                                                     \
+    {                                                                                                        \
+        "", type, 2, 2, 1, OPERATOR_CONSTANT_ONLY, two_evaluate, comparison_lower,                           \
+            "as the condition of a Where that does not jump: encrypted"                                      \
+    }
+
 const operator_row operators_constant[] = {
     {"", "Shape", 1, 1, 1, OPERATOR_SHAPE_ONLY | OPERATOR_AFTER_SCORES, shape_evaluate, never_lowered, NULL},
     {"", "Size", 1, 1, 1, OPERATOR_SHAPE_ONLY | OPERATOR_AFTER_SCORES, size_evaluate, never_lowered, NULL},
@@ -332,10 +283,10 @@ const operator_row operators_constant[] = {
     CONSTANT("Ceil", 1, one_evaluate),
     CONSTANT("Round", 1, one_evaluate),
     CONSTANT("Equal", 2, two_evaluate),
-    CONSTANT("Greater", 2, two_evaluate),
-    CONSTANT("GreaterOrEqual", 2, two_evaluate),
-    CONSTANT("Less", 2, two_evaluate),
-    CONSTANT("LessOrEqual", 2, two_evaluate),
+    COMPARISON("Greater"),
+    COMPARISON("GreaterOrEqual"),
+    COMPARISON("Less"),
+    COMPARISON("LessOrEqual"),
     CONSTANT("And", 2, two_evaluate),
     CONSTANT("Or", 2, two_evaluate),
     CONSTANT("Xor", 2, two_evaluate),
@@ -345,6 +296,5 @@ const operator_row operators_constant[] = {
     CONSTANT("NonZero", 1, places_evaluate),
     CONSTANT("OneHot", 3, one_hot_evaluate),
     {"", "EyeLike", 1, 1, 1, OPERATOR_SHAPE_ONLY, eye_evaluate, never_lowered, NULL},
-    {"", "Where", 3, 3, 1, 0, where_evaluate, where_lower, "constant condition"},
     {0},
 };

@@ -65,7 +65,7 @@ extern const operator_row operators_gemm[], operators_window[], operators_normal
     operators_elementwise[], operators_shape[], operators_classifier[], operators_encode[],
     operators_linear[], operators_activation[], operators_output[], operators_move[], operators_reduce[],
     operators_constant[], operators_svm[], operators_resize[], operators_transposed[], operators_normalise[],
-    operators_einsum[], operators_place[], operators_fourier[];
+    operators_einsum[], operators_place[], operators_fourier[], operators_choice[];
 
 /* ---- help for evaluate ---- */
 
@@ -83,6 +83,9 @@ ckks_status classifier_labels(client_steps *steps, const Onnx__Attribute *texts,
                               const Onnx__Attribute *numbers, arena *memory, const model_node *node,
                               ckks_error *err);
 void classifier_swap_labels(client_steps *steps);
+
+/* comparison_lower (op_choice.c): a condition for Where, or a refusal. */
+ckks_status comparison_lower(lowering *l, const model_node *node, ckks_error *err);
 
 /* node_link: post_transform as POST_*. */
 ckks_status node_link(uint32_t *link, const model_node *node, ckks_error *err);

@@ -3,14 +3,17 @@
 #include <math.h>
 #include <string.h>
 
-static const operator_row *const families[] = {
-    operators_gemm,        operators_window,     operators_normalization,
-    operators_elementwise, operators_activation, operators_reduce,
-    operators_move,        operators_shape,      operators_constant,
-    operators_output,      operators_classifier, operators_encode,
-    operators_linear,      operators_svm,        operators_resize,
-    operators_transposed,  operators_normalise,  operators_einsum,
-    operators_place,       operators_fourier,    NULL};
+static const operator_row *const families[] = {operators_gemm,          operators_window,
+                                               operators_normalization, operators_elementwise,
+                                               operators_activation,    operators_reduce,
+                                               operators_move,          operators_shape,
+                                               operators_constant,      operators_output,
+                                               operators_classifier,    operators_encode,
+                                               operators_linear,        operators_svm,
+                                               operators_resize,        operators_transposed,
+                                               operators_normalise,     operators_einsum,
+                                               operators_place,         operators_fourier,
+                                               operators_choice,        NULL};
 
 const operator_row *operator_row_at(uint32_t index) {
     for (const operator_row *const *family = families; *family; family++)
@@ -28,12 +31,16 @@ const operator_row *operator_find(const char *domain, const char *type) {
 
 /* ---- help for evaluate ---- */
 
+/* what making and filling an element costs, in products */
+#define ELEMENT_WORK 8
+
 ckks_status output_shape(evaluation *e, uint32_t index, const int64_t *dims, size_t rank, ckks_error *err) {
     tensor *t = e->out[index];
-    const ckks_status rc = tensor_shape(t, dims, rank, e->count_max, e->node->label, err);
+    ckks_status rc = tensor_shape(t, dims, rank, e->count_max, e->node->label, err);
     if (rc != CKKS_OK) return rc;
     if (!t->count && !e->is_constant) return node_error(e->node, err, "its output has no elements");
     t->is_integer = false;
+    if ((rc = evaluation_work(e, t->count, ELEMENT_WORK, err)) != CKKS_OK) return rc;
     t->data = arena_take(e->memory, t->count, sizeof *t->data);
     if (t->data) return CKKS_OK;
     return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, e->node->label, "no memory for %u elements",

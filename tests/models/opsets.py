@@ -371,6 +371,17 @@ def resized():
                                                    whole("box", 7, 4)])
 
 
+def choices():
+    """Where by comparisons with a number: a leaky slope, a softplus as torch writes it, and a kink of a multiple."""
+    nodes = [node("Greater", ["x", "zero"], ["a"], "above"), node("Mul", ["x", "tenth"], ["b"], "leak"),
+             node("Where", ["a", "x", "b"], ["c"], "leaky"),
+             node("Softplus", ["c"], ["d"], "soft"), node("Greater", ["c", "twenty"], ["e"], "far"), node("Where", ["e", "c", "d"], ["f"], "softplus"),
+             node("Mul", ["x", "minus"], ["g"], "turned"), node("Add", ["g", "one"], ["h"], "moved"), node("LessOrEqual", ["half", "h"], ["i"], "below"),
+             node("Where", ["i", "g", "g0"], ["j"], "clipped"), node("Concat", ["c", "f", "j"], ["y"], "join", axis=1)]
+    case("choices-18", 18, ["n", 4], nodes, [number("zero", 0), number("tenth", 0.1), number("twenty", 20), number("minus", -2), number("one", 1),
+                                             number("half", 0.5), number("g0", -0.5)], size=3.0)
+
+
 def later():
     """Written after the others, with numbers of their own."""
     global rng
@@ -381,6 +392,7 @@ def later():
     signals()
     constants()
     resized()
+    choices()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ static const char *const normalisations[] = {"group_norm-18",    "group_norm-21"
                                              "mean_variance-13", "lp_norm-22",    "lp_norm_sizes-22",
                                              "lrn-13",           "lp_pool-22",    "global_lp_pool-22"};
 static const char *const products[] = {"softmax_within-13", "log_softmax_within-13", "attention-17",
-                                       "einsum-12", "extremes-13"};
+                                       "einsum-12",         "extremes-13",           "choices-18"};
 static const char *const places[] = {"placement-18", "spectrum-17", "frames-17", "dft-20", "constants-17"};
 
 static void run(const char *name) {

@@ -257,6 +257,23 @@ static void comparisons_that_prepare_columns_are_sent_before_encryption(void **s
     onnx_builder_destroy(b);
 }
 
+static void a_choice_that_jumps_is_refused_by_name(void **state) {
+    (void)state;
+    ckks_error err;
+    const float half = 0.5f, none = 0;
+    const int64_t one[] = {1};
+    onnx_builder *b = dense_model();
+    onnx_builder_tensor(b, "half", 1, one, 1, &half);
+    onnx_builder_tensor(b, "none", 1, one, 1, &none);
+    onnx_builder_node(b, "", "Greater", "over", "y,half", "c");
+    onnx_builder_node(b, "", "Where", "threshold", "c,y,none", "t");
+    onnx_builder_node(b, "", "MatMul", "after", "t,w", "out");
+    onnx_builder_model(b)->graph->n_output = 0;
+    onnx_builder_output(b, "out");
+    CHECK_STATUS(parse(b, &err), CKKS_UNSUPPORTED);
+    assert_string_equal(err.field, "threshold");
+}
+
 static void work_behind_a_softmax_is_refused(void **state) {
     (void)state;
     ckks_error err;
@@ -514,6 +531,7 @@ int main(void) {
         cmocka_unit_test(product_of_two_large_encrypted_matrices_is_refused),
         cmocka_unit_test(all_refused_operators_are_named_at_once),
         cmocka_unit_test(comparisons_that_prepare_columns_are_sent_before_encryption),
+        cmocka_unit_test(a_choice_that_jumps_is_refused_by_name),
         cmocka_unit_test(work_behind_a_softmax_is_refused),
         cmocka_unit_test(second_independent_output_is_refused),
         cmocka_unit_test(hostile_files_are_refused_by_field),
