@@ -364,7 +364,7 @@ static const hostile table[] = {
     {"more labels than classes", machine_of_many_labels, CKKS_MALFORMED},
     {"an unknown kernel", machine_of_an_unknown_kernel, CKKS_MALFORMED},
     {"values that double", concat_doubles, CKKS_TOO_LARGE},
-    {"constants that fill the memory", constants_without_end, CKKS_RESOURCE_EXHAUSTED},
+    {"constants that fill the memory", constants_without_end, CKKS_TOO_LARGE},
     {"products that take for ever", work_without_end, CKKS_TOO_LARGE},
     {"a graph of 2^40 paths", sums_of_sums, CKKS_UNSUPPORTED},
 };
