@@ -278,6 +278,38 @@ out:
     return rc;
 }
 
+/* what every row gives, for job->data and job->model */
+static ckks_status results_init(infer_job *job, ckks_error *err) {
+    const size_t rows_count = (size_t)job->data->count, scores_count = rows_count * job->model->score_count;
+    job->results = calloc(rows_count, sizeof *job->results);
+    job->scores = calloc(scores_count, sizeof *job->scores);
+    job->shown = calloc(scores_count, sizeof *job->shown);
+    return job->results && job->scores && job->shown
+               ? CKKS_OK
+               : ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for results");
+}
+static void results_fini(infer_job *job) {
+    for (uint64_t i = 0; job->results && i < job->data->count; i++) {
+        client_prediction_fini(&job->results[i].prediction);
+        wipe_free(job->results[i].top);
+    }
+    wipe_free(job->results);
+    wipe_free(job->scores);
+    wipe_free(job->shown);
+}
+
+static void show(const arguments *a, const infer_job *job, const infer_figures *figures,
+                 const clear_run *clear) {
+    const bool wants_figures =
+        a->summary_only || job->data->has_labels || clear->has_polynomial || clear->has_original;
+    if (a->common.json) {
+        infer_print_json(job, figures, !a->summary_only, a->raw);
+        return;
+    }
+    if (!a->summary_only) infer_print_rows(job);
+    if (wants_figures) infer_print_figures(figures, job->model);
+}
+
 static ckks_status run(int *code, const arguments *a, rpc_connection **connection, ckks_error *err) {
     const ctl_options *o = &a->common;
     ckks_status rc;
@@ -307,13 +339,7 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
     if (k.set) memcpy(job.key_set, k.set->id, sizeof job.key_set);
     job.step = a->raw ? 0 : client_promised_step(model);
     job.top = a->top;
-    job.results = calloc((size_t)data.count, sizeof *job.results);
-    job.scores = calloc((size_t)data.count * model->score_count, sizeof *job.scores);
-    job.shown = calloc((size_t)data.count * model->score_count, sizeof *job.shown);
-    if (!job.results || !job.scores || !job.shown) {
-        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for results");
-        goto out;
-    }
+    if ((rc = results_init(&job, err)) != CKKS_OK) goto out;
     if (a->raw)
         ctl_warn(
             "raw results: do not pass them on, their last digits carry information about your secret key");
@@ -322,23 +348,10 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
     ctl_bar_end(&bar);
     if (rc != CKKS_OK) goto out;
     if ((rc = infer_account(&figures, &job, &clear, err)) != CKKS_OK) goto out;
-    const bool wants_figures =
-        a->summary_only || data.has_labels || clear.has_polynomial || clear.has_original;
-    if (o->json) {
-        infer_print_json(&job, &figures, !a->summary_only, a->raw);
-    } else {
-        if (!a->summary_only) infer_print_rows(&job);
-        if (wants_figures) infer_print_figures(&figures, model);
-    }
+    show(a, &job, &figures, &clear);
     *code = verdict(&figures);
 out:
-    for (uint64_t i = 0; job.results && i < data.count; i++) {
-        client_prediction_fini(&job.results[i].prediction);
-        wipe_free(job.results[i].top);
-    }
-    wipe_free(job.results);
-    wipe_free(job.scores);
-    wipe_free(job.shown);
+    results_fini(&job);
     clear_run_fini(&clear);
     rows_fini(&data);
     keys_fini(&k);
