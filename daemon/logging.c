@@ -30,11 +30,14 @@ static enum { TO_FILE, TO_TERMINAL, TO_JOURNAL } destination;
 /* The service manager names the stream that it gave us (systemd.exec(5), JOURNAL_STREAM); it may have been
  * redirected since. */
 static bool is_journal(void) {
-    const char *stream = getenv("JOURNAL_STREAM");
-    unsigned long long device, inode;
     struct stat st;
-    return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 && fstat(STDERR_FILENO, &st) == 0 &&
-           st.st_dev == (dev_t)device && st.st_ino == (ino_t)inode;
+    const char *stream = getenv("JOURNAL_STREAM"); /* device:inode */
+    char *colon = NULL, *end = NULL;
+    if (!stream || fstat(STDERR_FILENO, &st) != 0) return false;
+    const unsigned long long device = strtoull(stream, &colon, 10);
+    if (colon == stream || *colon != ':') return false;
+    const unsigned long long inode = strtoull(colon + 1, &end, 10);
+    return end != colon + 1 && !*end && st.st_dev == (dev_t)device && st.st_ino == (ino_t)inode;
 }
 
 static void sink(void *context, log_level level, const char *line) {
