@@ -285,7 +285,7 @@ static void constants_without_end(onnx_builder *b) {
     static const int64_t s[] = {2048, 2048};
     whole(b, "s", 2, s);
     for (int i = 0; i < 100; i++)
-        onnx_builder_node(b, "", "ConstantOfShape", i == 8 ? "bad" : numbered("n", i), "s", numbered("c", i));
+        onnx_builder_node(b, "", "ConstantOfShape", i == 4 ? "bad" : numbered("n", i), "s", numbered("c", i));
     onnx_builder_node(b, "", "Identity", "end", "c99", "y");
 }
 /* products of constants, 2^24 multiplications each */
@@ -296,9 +296,40 @@ static void work_without_end(onnx_builder *b) {
     for (int i = 1; i < 200; i++) {
         char inputs[32];
         snprintf(inputs, sizeof inputs, "c%d,c%d", i - 1, i - 1);
-        onnx_builder_node(b, "", "MatMul", i == 9 ? "bad" : numbered("n", i), inputs, numbered("c", i));
+        onnx_builder_node(b, "", "MatMul", i == 8 ? "bad" : numbered("n", i), inputs, numbered("c", i));
     }
     onnx_builder_node(b, "", "Identity", "end", "c199", "y");
+}
+/* 2^44 products in a dozen letters */
+static void einsum_of_everything(onnx_builder *b) {
+    static const int64_t s[] = {2048, 2048};
+    whole(b, "s", 2, s);
+    onnx_builder_node(b, "", "ConstantOfShape", "fill", "s", "c");
+    onnx_builder_text(b, onnx_builder_node(b, "", "Einsum", "bad", "c,c", "y"), "equation", "ab,cd->abcd");
+}
+static void einsum_without_sense(onnx_builder *b) {
+    onnx_builder_text(b, onnx_builder_node(b, "", "Einsum", "bad", "x", "y"), "equation", "...a...b,,->->");
+}
+/* a sum of 2^16 numbers for each of 2^16 */
+static void sums_that_run(onnx_builder *b) {
+    static const int64_t repeats[] = {1, 1, 16, 32}, flat[] = {1, 65536}, one[] = {1};
+    whole(b, "repeats", 4, repeats);
+    whole(b, "flat", 2, flat);
+    whole(b, "one", 1, one);
+    onnx_builder_node(b, "", "Tile", "wide", "x,repeats", "w");
+    onnx_builder_node(b, "", "Reshape", "line", "w,flat", "l");
+    onnx_builder_node(b, "", "CumSum", "bad", "l,one", "y");
+}
+static void spectrum_of_millions(onnx_builder *b) {
+    static const int64_t length[] = {1 << 22};
+    whole(b, "length", 1, length);
+    onnx_builder_node(b, "", "Concat", "pair", "x,x", "p");
+    onnx_builder_node(b, "", "DFT", "bad", "x,length", "y");
+}
+static void scatter_beyond_its_data(onnx_builder *b) {
+    static const int64_t at[] = {7};
+    whole(b, "at", 1, at);
+    onnx_builder_node(b, "", "ScatterND", "bad", "x,at,at", "y");
 }
 /* every sum reads the one before it twice: 2^40 paths for whoever walks back without a bound */
 static void sums_of_sums(onnx_builder *b) {
@@ -366,6 +397,11 @@ static const hostile table[] = {
     {"values that double", concat_doubles, CKKS_TOO_LARGE},
     {"constants that fill the memory", constants_without_end, CKKS_TOO_LARGE},
     {"products that take for ever", work_without_end, CKKS_TOO_LARGE},
+    {"2^44 products in a dozen letters", einsum_of_everything, CKKS_TOO_LARGE},
+    {"an equation without sense", einsum_without_sense, CKKS_MALFORMED},
+    {"sums that run over 2^32 numbers", sums_that_run, CKKS_TOO_LARGE},
+    {"a spectrum of millions", spectrum_of_millions, CKKS_MALFORMED},
+    {"places beyond the data", scatter_beyond_its_data, CKKS_MALFORMED},
     {"a graph of 2^40 paths", sums_of_sums, CKKS_UNSUPPORTED},
 };
 
