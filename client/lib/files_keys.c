@@ -84,14 +84,17 @@ static ckks_status ask(passphrase *out, int tty, const char *prompt, ckks_error 
     ckks_status rc;
     struct termios shown, hidden;
     if ((rc = passphrase_allocate(out, err)) != CKKS_OK) return rc;
-    if (write(tty, prompt, strlen(prompt)) < 0 || tcgetattr(tty, &shown) != 0)
+    if (tcgetattr(tty, &shown) != 0)
         return ckks_error_set(err, CKKS_PASSPHRASE, "passphrase", "the terminal cannot be used");
     hidden = shown;
     hidden.c_lflag &= ~(tcflag_t)ECHO;
     if (tcsetattr(tty, TCSAFLUSH, &hidden) != 0)
         return ckks_error_set(err, CKKS_PASSPHRASE, "passphrase",
                               "the terminal's echo cannot be switched off");
-    rc = read_line(out, tty, err);
+    /* asked for only now: what is typed at once must be neither shown nor lost */
+    rc = write(tty, prompt, strlen(prompt)) < 0
+             ? ckks_error_set(err, CKKS_IO, "passphrase", "the terminal cannot be written")
+             : read_line(out, tty, err);
     tcsetattr(tty, TCSAFLUSH, &shown);
     if (write(tty, "\n", 1) < 0)
         rc = rc == CKKS_OK ? ckks_error_set(err, CKKS_IO, "passphrase", "terminal") : rc;

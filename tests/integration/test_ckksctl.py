@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pty
 import random
 import shutil
 import stat
@@ -193,6 +194,28 @@ def a_sealed_key_opens_with_its_passphrase_alone(user):
     user.expect(6, "infer", MODEL, ROWS, "--rows", "1", *keys)  # there is no terminal to ask on
 
 
+def a_passphrase_is_typed_twice_the_same(user):
+    for second, code in (("correct cow", 6), ("correct horse", 0)):
+        child, terminal = pty.fork()
+        if child == 0:
+            os.chdir(user.folder)
+            os.execve(f"{harness.BUILD}/ckksctl", ["ckksctl", "keygen", "--for", MODEL, "--passphrase", "--key", user.path("typed/")], user.environment)
+        for typed in ("correct horse", second):
+            said = b""
+            while not said.rstrip().endswith(b":"):
+                said += os.read(terminal, 1024)
+            os.write(terminal, typed.encode() + b"\n")
+        try:
+            while os.read(terminal, 1024):
+                pass
+        except OSError:  # the other end has gone
+            pass
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code, second
+        kept = os.listdir(user.path("typed")) if os.path.isdir(user.path("typed")) else []
+        assert any(name.endswith(".secret") for name in kept) == (code == 0), kept
+
+
 def two_offline_machines_and_a_courier(user):
     """Metadata out, requests back, results out: the machine with the secret key has no network."""
     user.expect(0, "metadata", MODEL, "-o", user.path("model.meta"))
@@ -311,6 +334,7 @@ def main():
     tests.run(nothing_is_computed_for_an_output_that_cannot_be_written, user, package)
     tests.run(a_secret_key_that_others_may_read_is_refused, user)
     tests.run(a_sealed_key_opens_with_its_passphrase_alone, user)
+    tests.run(a_passphrase_is_typed_twice_the_same, user)
     tests.run(two_offline_machines_and_a_courier, user)
     tests.run(no_secret_is_ever_printed, user, daemon)
     tests.run(a_server_that_is_still_loading_is_waited_for, package)
