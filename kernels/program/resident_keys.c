@@ -352,6 +352,7 @@ ckks_status resident_keys_fill(resident_keys **out, device *dev, const ckks_cont
     if ((rc = keys_prepare(&set, dev, context, config, err)) != CKKS_OK) return rc;
     for (uint32_t i = 0; i < set->count; i++)
         if (set->keys[i].word_count > largest) largest = set->keys[i].word_count;
+    CKKS_ASSERT(largest > 0); /* no key is empty */
     if (!(words = malloc(largest * sizeof *words))) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for the words of a key");
         goto out;
