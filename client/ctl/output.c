@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 int ctl_exit_code(const ckks_error *err) {
+    /* by SIGINT; a server that cancels is another matter */
+    if (err->code == CKKS_CANCELLED && !rpc_error_is_from_server(err)) return EXIT_INTERRUPTED;
     return (int)client_exit_class(err);
 }
 
