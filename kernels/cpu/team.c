@@ -21,7 +21,8 @@
 #define RUNS_MAX 64u /* wider teams share runs */
 #define LINE     64u
 
-#define LOOK_NS 40000u /* about what waking a thread takes, and more than a launch that stays on one */
+#define LOOK_NS     40000u /* about what waking a thread takes, and more than a launch that stays on one */
+#define LOOK_MIN_NS 1000u
 
 typedef struct task_run {
     _Alignas(LINE) _Atomic uint64_t ticket; /* generation << 32 | tasks left */
@@ -55,6 +56,9 @@ struct team {
 static _Thread_local team *current;
 static _Thread_local uint32_t member_index;
 static _Thread_local bool is_in_task;
+/* How long this thread looks before it sleeps: half as long each time that was in vain, twice as long each
+ * time it was not. With more threads than cores what is waited for is rarely there in time. */
+static _Thread_local uint32_t look_ns = LOOK_NS;
 
 /* ---- waiting ---- */
 
@@ -94,7 +98,14 @@ static bool wait_turn(patience *p) {
     }
     const uint64_t now = now_ns();
     if (p->begin_ns == 0) p->begin_ns = now;
-    return now - p->begin_ns <= LOOK_NS;
+    return now - p->begin_ns <= look_ns;
+}
+
+static void looked(bool in_vain) {
+    if (in_vain)
+        look_ns = look_ns / 2 > LOOK_MIN_NS ? look_ns / 2 : LOOK_MIN_NS;
+    else
+        look_ns = look_ns * 2 < LOOK_NS ? look_ns * 2 : LOOK_NS;
 }
 
 /* ---- tasks ---- */
@@ -135,11 +146,14 @@ static void await_tasks(team *t, uint32_t count) {
     patience p = {0};
     while (atomic_load_explicit(&t->done, memory_order_acquire) < count) {
         if (wait_turn(&p)) continue;
+        looked(true);
         atomic_store(&t->is_awaited, true);
         const uint32_t done = atomic_load(&t->done);
         if (done < count) futex_wait(&t->done, done);
         atomic_store_explicit(&t->is_awaited, false, memory_order_relaxed);
+        p = (patience){0};
     }
+    if (p.turns > 0) looked(false);
 }
 
 static void run_here(uint32_t count, team_task run, const void *context) {
@@ -187,12 +201,14 @@ static void await_launch(team *t, uint32_t seen) {
     patience p = {0};
     while (!is_called(t, seen)) {
         if (wait_turn(&p)) continue;
+        looked(true);
         atomic_fetch_add(&t->sleepers, 1);
         const uint32_t call = atomic_load(&t->call);
         if (!is_called(t, seen)) futex_wait(&t->call, call);
         atomic_fetch_sub(&t->sleepers, 1);
         p = (patience){0};
     }
+    if (p.turns > 0) looked(false);
 }
 
 static void *member_main(void *argument) {
