@@ -116,11 +116,12 @@ void dedupe_set_digest(dedupe_entry *entry, const uint8_t digest[DEDUPE_DIGEST_B
 void dedupe_finish(dedupe *d, dedupe_entry *entry, nng_msg *reply, uint64_t now_ns) {
     CKKS_ASSERT(entry->has_digest);
     entry->owner = NULL;
-    if (d->keep_ns == 0 || nng_msg_dup(&entry->reply, reply) != 0) {
-        entry->reply = NULL;
+    if (d->keep_ns == 0 || !reply) {
+        if (reply) nng_msg_free(reply);
         entry_free(d, entry);
         return;
     }
+    entry->reply = reply;
     entry->expires_ns = now_ns + d->keep_ns;
     list_append(&d->finished, &entry->age);
     d->bytes += bytes_of(entry);

@@ -63,7 +63,8 @@ ckks_status dedupe_enter(dedupe *d, dedupe_entry **out, bool *is_new, const char
 void dedupe_set_digest(dedupe_entry *entry, const uint8_t digest[DEDUPE_DIGEST_BYTES]);
 /* dedupe_find: NULL if unknown. */
 dedupe_entry *dedupe_find(dedupe *d, const char *tenant, const uint8_t id[DEDUPE_ID_BYTES], uint64_t now_ns);
-/* dedupe_finish keeps a copy of `reply` for later retries, as budgets allow. */
+/* dedupe_finish takes `reply` and keeps it for later retries, as budgets allow. NULL: there is none to keep.
+ */
 void dedupe_finish(dedupe *d, dedupe_entry *entry, nng_msg *reply, uint64_t now_ns);
 /* dedupe_forget: the request ended without an evaluation; a retry may run. */
 void dedupe_forget(dedupe *d, dedupe_entry *entry);

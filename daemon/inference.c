@@ -13,6 +13,7 @@
 /* What is smaller gets its digest beside the evaluation, and on the loop where a retry comes before that: 170
  * us at most. What is larger, on the pool before all else. */
 #define HASH_LATER_MAX (1u << 20)
+#define PART_BYTES     (32u << 10) /* of a reply, worth a way to the socket of its own */
 
 /* ---- the end: one way out ---- */
 
@@ -106,6 +107,27 @@ void inference_cancel(inference *inf, bool *removed) {
 
 /* ---- on the slot's thread ---- */
 
+/* What there is of the reply, up to its first `bytes`, to the one who waits, unless somebody else answers. */
+static void send_reply(inference *inf, size_t bytes) {
+    if (!inf->ticket.out) return;
+    if (!inf->is_sender && atomic_exchange(&inf->is_claimed, true)) return;
+    inf->is_sender = true;
+    inf->sent = local_send(&inf->ticket, inf->reply, bytes);
+}
+
+/* Component by component: a large reply is on its way while the rest of it is packed. */
+static void pack_output(inference *inf, uint8_t *to, const ckks_value *output) {
+    const value_signature *sig = &output->signature;
+    const ckks_params *params = &inf->model->package->params;
+    const uint64_t words = (uint64_t)sig->limb_count * (uint64_t)params_n(params);
+    const uint64_t bytes = packing_poly_bytes(params, sig->limb_count - 1, false, 1);
+    for (uint32_t c = 0; c < sig->batch_count * sig->component_count; c++) {
+        packing_pack(to + c * bytes, output->words + c * words, params, sig->limb_count - 1, false, 1);
+        const size_t there = (size_t)(to + (c + 1) * bytes - (uint8_t *)nng_msg_body(inf->reply));
+        if (there >= inf->sent + PART_BYTES) send_reply(inf, there);
+    }
+}
+
 static ckks_status write_outputs(inference *inf, const graph_result *result, ckks_error *err) {
     ckks_status rc = CKKS_OK;
     const model *m = inf->model;
@@ -143,16 +165,8 @@ static ckks_status write_outputs(inference *inf, const graph_result *result, ckk
                                .segments = segments,
                                .segment_count = count};
     if ((rc = reply_create(&inf->reply, &area, &parts, err)) != CKKS_OK) goto out;
-    for (uint32_t i = 0; i < count; i++) {
-        const value_signature *sig = &result->outputs[i].signature;
-        const uint64_t entry_bytes = segments[i].length / sig->batch_count;
-        const uint64_t entry_words =
-            (uint64_t)sig->component_count * sig->limb_count * (uint64_t)params_n(params);
-        for (uint32_t b = 0; b < sig->batch_count; b++)
-            packing_pack(area + segments[i].offset + b * entry_bytes,
-                         result->outputs[i].words + b * entry_words, params, sig->limb_count - 1, false,
-                         sig->component_count);
-    }
+    for (uint32_t i = 0; i < count; i++) pack_output(inf, area + segments[i].offset, &result->outputs[i]);
+    send_reply(inf, nng_msg_len(inf->reply));
 out:
     free(segments);
     free(signatures);
@@ -177,12 +191,6 @@ static ckks_status replay(inference *inf, graph_program *program, graph_handle h
     if (rc != CKKS_OK) return rc;
     if (inf->request->has_id && !inf->has_digest) inf->has_digest = digest_of(inf->request, inf->digest);
     return graph_program_replay_finish(program, pending, result, err);
-}
-
-/* To the one who waits, unless somebody else answers. */
-static void send_reply(inference *inf) {
-    if (inf->ticket.out && !atomic_exchange(&inf->is_claimed, true))
-        inf->sent = local_send(&inf->ticket, inf->reply);
 }
 
 static void run_on_slot(slot_job *job) {
@@ -212,8 +220,6 @@ static void run_on_slot(slot_job *job) {
         inf->ended_ns = clock_now_ns();
         inf->pack_ns = inf->ended_ns - replayed_ns;
         inf->copy_out_ns += inf->pack_ns;
-        if (job->rc == CKKS_OK) send_reply(inf);
-        inf->reply_ns = clock_now_ns() - inf->ended_ns;
     }
     /* whatever failed it: such a program answers no request any more until its slot has been recovered */
     if (job->rc != CKKS_OK && graph_program_get_state(program) == GRAPH_PROGRAM_FAILED)
@@ -240,22 +246,36 @@ static void count_success(inference *inf) {
     inf->model->cost_ns = inf->model->cost_ns ? (7 * inf->model->cost_ns + cost) / 8 : cost;
 }
 
+/* For retries, if there can be any; takes `reply`, which may be NULL: there was no memory for it. */
+static void keep_reply(inference *inf, nng_msg *reply) {
+    dedupe *d = &inf->request->server->dedupe;
+    dedupe_entry *entry = inf->entry;
+    inf->entry = NULL;
+    if (entry && !entry->has_digest && inf->has_digest) dedupe_set_digest(entry, inf->digest);
+    if (entry && entry->has_digest) {
+        dedupe_finish(d, entry, reply, clock_now_ns());
+        return;
+    }
+    dedupe_forget(d, entry);
+    if (reply) nng_msg_free(reply);
+}
+
 static void succeeded(inference *inf) {
     request *r = inf->request;
     nng_msg *reply = inf->reply;
     inf->reply = NULL;
     const bool is_late = r->is_answered; /* with a failure: its deadline, or it was cancelled */
     if (!is_late) count_success(inf);
-    if (inf->entry && !inf->entry->has_digest && inf->has_digest) dedupe_set_digest(inf->entry, inf->digest);
-    if (inf->entry && inf->entry->has_digest)
-        dedupe_finish(&r->server->dedupe, inf->entry, reply, clock_now_ns());
-    else
-        dedupe_forget(&r->server->dedupe, inf->entry);
-    inf->entry = NULL;
     if (inf->sent) r->ticket = &inf->ticket, r->sent = inf->sent;
-    request_answer(r, reply);
-    if (!inf->sent) inf->reply_ns = clock_now_ns() - inf->ended_ns;
-    if (!is_late) histogram_add(&inf->model->metrics->reply, inf->reply_ns);
+    if (request_was_answered(r, reply)) {
+        keep_reply(inf, reply);
+    } else {
+        nng_msg *copy = NULL;
+        if (inf->entry && nng_msg_dup(&copy, reply) != 0) copy = NULL;
+        keep_reply(inf, copy);
+        request_answer(r, reply);
+    }
+    if (!is_late) histogram_add(&inf->model->metrics->reply, clock_now_ns() - inf->ended_ns);
     inference_end(inf);
 }
 
@@ -311,7 +331,7 @@ static void start(inference *inf, slot *where) {
     uv_timer_stop(&inf->orphan);
     local_ticket_give(&inf->ticket); /* an earlier try's */
     atomic_store(&inf->is_claimed, false);
-    inf->sent = 0;
+    inf->sent = 0, inf->is_sender = false;
     const list_node *waiter = inf->request->waiters.next;
     if (waiter != &inf->request->waiters && !inf->request->is_answered)
         local_ticket_take(&inf->ticket, LIST_ENTRY(waiter, transport_context, link));

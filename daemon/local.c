@@ -42,7 +42,7 @@ struct local_out {
     uint32_t users;
     int fd; /* not ours: good while is_open */
     bool is_open;
-    bool has_rest;        /* a thread wrote a part of a reply; the loop does not yet know */
+    bool has_rest;        /* a thread wrote a part of a reply, and the loop was not told */
     uint32_t loop_writes; /* that the loop has not finished */
 };
 
@@ -437,23 +437,44 @@ size_t local_reply_bytes(const local_ticket *ticket, const nng_msg *message) {
     return PREFIX_BYTES + ticket->trail_bytes + nng_msg_len(message);
 }
 
-size_t local_send(local_ticket *ticket, nng_msg *message) {
+/* from[size] but for its first *skip bytes, of which it takes what it has. */
+static struct iovec part_of(void *from, size_t size, size_t *skip) {
+    const size_t done = *skip < size ? *skip : size;
+    *skip -= done;
+    return (struct iovec){(uint8_t *)from + done, size - done};
+}
+
+size_t local_send(local_ticket *ticket, nng_msg *message, size_t bytes) {
     struct local_out *out = ticket->out;
     uint8_t head[PREFIX_BYTES + 4 * LOCAL_HOPS_MAX];
-    struct iovec parts[] = {
-        {head, write_head(head, ticket->trail, ticket->trail_bytes, message)},
-        {nng_msg_body(message), nng_msg_len(message)},
-    };
+    const size_t head_bytes = write_head(head, ticket->trail, ticket->trail_bytes, message);
+    size_t skip = ticket->sent;
+    struct iovec parts[2];
+    CKKS_ASSERT(bytes <= nng_msg_len(message) && head_bytes + bytes >= ticket->sent);
+    parts[0] = part_of(head, head_bytes, &skip);
+    parts[1] = part_of(nng_msg_body(message), bytes, &skip);
     const struct msghdr all = {.msg_iov = parts, .msg_iovlen = 2};
     ssize_t sent = 0;
     pthread_mutex_lock(&out->lock);
-    if (out->is_open && !out->has_rest && out->loop_writes == 0) {
+    if (out->is_open && out->loop_writes == 0 && out->has_rest == (ticket->sent > 0)) {
         do sent = sendmsg(out->fd, &all, MSG_DONTWAIT | MSG_NOSIGNAL);
         while (sent < 0 && errno == EINTR);
-        out->has_rest = sent > 0 && (size_t)sent < parts[0].iov_len + parts[1].iov_len;
+        if (sent > 0) ticket->sent += (size_t)sent;
+        out->has_rest = ticket->sent > 0 && ticket->sent < head_bytes + nng_msg_len(message);
     }
     pthread_mutex_unlock(&out->lock);
-    return sent > 0 ? (size_t)sent : 0;
+    return ticket->sent;
+}
+
+/* What waited for a reply that another thread was writing. */
+static void let_held_go(local_peer *p) {
+    LIST_EACH_SAFE(link, &p->held) {
+        struct local_write *held = LIST_ENTRY(link, struct local_write, link);
+        list_remove(link);
+        const bool may_write = out_begin(p->out);
+        CKKS_ASSERT(may_write);
+        write_from(p, held, 0);
+    }
 }
 
 void local_replied(transport_context *context, nng_msg *message, size_t sent, size_t total) {
@@ -463,6 +484,7 @@ void local_replied(transport_context *context, nng_msg *message, size_t sent, si
     context->state = CONTEXT_SENDING;
     if (sent == total) {
         if (message) nng_msg_free(message);
+        let_held_go(p);
         replied(context);
         return;
     }
@@ -476,13 +498,7 @@ void local_replied(transport_context *context, nng_msg *message, size_t sent, si
     }
     out_take_rest(p->out);
     write_from(p, w, sent);
-    LIST_EACH_SAFE(link, &p->held) {
-        struct local_write *held = LIST_ENTRY(link, struct local_write, link);
-        list_remove(link);
-        const bool may_write = out_begin(p->out);
-        CKKS_ASSERT(may_write);
-        write_from(p, held, 0);
-    }
+    let_held_go(p);
 }
 
 /* ---- peers come ---- */

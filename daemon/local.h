@@ -30,16 +30,19 @@ typedef struct local_ticket {
     uint32_t pipe;
     uint8_t trail[4 * LOCAL_HOPS_MAX];
     uint32_t trail_bytes;
+    size_t sent; /* of the reply, by local_send */
 } local_ticket;
 
 /* local_ticket_take: none if the context is not local or its peer is gone. Loop thread. */
 void local_ticket_take(local_ticket *out, const transport_context *context);
 /* local_ticket_give ends a ticket; accepts zeroed. Any thread. */
 void local_ticket_give(local_ticket *ticket);
-/* local_send writes the reply without waiting: all of it, a part if the socket is full, or nothing if others
- * write to the peer or it is gone. Returns how many bytes went, of those that the reply has with what stands
- * in front of it; the message stays the caller's. Any thread, once. */
-size_t local_send(local_ticket *ticket, nng_msg *message);
+/* local_send writes the reply up to its first `bytes` from where the last call came to, without waiting: the
+ * rest of the message may still be in the making (its length must stand). Less if the socket is full; nothing
+ * if others write to the peer or it is gone. Returns how many bytes went in all, of those that the reply has
+ * with what stands in front of it; the message stays the caller's. Once a byte went, others wait until
+ * local_replied. One thread at a time, any. */
+size_t local_send(local_ticket *ticket, nng_msg *message, size_t bytes);
 /* local_ticket_is_of: is it this context's? Loop thread. */
 bool local_ticket_is_of(const local_ticket *ticket, const transport_context *context);
 /* local_replied takes the message, of which local_send wrote `sent` > 0 bytes, writes the rest if there is

@@ -253,9 +253,11 @@ char *metrics_print(size_t *size) {
                     offsetof(metrics_model, receive));
     print_histogram(out, "check_seconds", "Part of queue_seconds: checks, to admission.",
                     offsetof(metrics_model, check));
-    print_histogram(out, "pack_seconds", "Part of copy_out_seconds: packing and the reply's header.",
+    print_histogram(out, "pack_seconds",
+                    "Part of copy_out_seconds: packing and, to local peers, writing the reply.",
                     offsetof(metrics_model, pack));
-    print_histogram(out, "reply_seconds", "Time from the slot's end until the reply is its socket's.",
+    print_histogram(out, "reply_seconds",
+                    "Time from the slot's end until the reply is its socket's, for all the loop knows.",
                     offsetof(metrics_model, reply));
     print_slots(out);
     one(out, "queue_depth", "gauge", "Inference requests waiting.", load(&m->queued));

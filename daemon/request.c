@@ -69,6 +69,19 @@ void request_answer(request *r, nng_msg *message) {
     send_to_waiters(r, message, false);
 }
 
+bool request_was_answered(request *r, const nng_msg *reply) {
+    const list_node *first = r->waiters.next;
+    if (r->is_answered || !r->ticket || first == &r->waiters || first->next != &r->waiters) return false;
+    transport_context *context = LIST_ENTRY(first, transport_context, link);
+    const size_t total = local_reply_bytes(r->ticket, reply);
+    if (r->sent != total || !local_ticket_is_of(r->ticket, context)) return false;
+    list_remove(&context->link);
+    r->is_answered = true;
+    count_answer(r);
+    local_replied(context, NULL, total, total);
+    return true;
+}
+
 static void answer_error(request *r, const ckks_error *cause, uint32_t retry_after_ms, bool close_pipe) {
     if (r->is_answered) return;
     r->error = *cause;

@@ -48,6 +48,9 @@ void request_begin(struct server *server, transport_context *context, const tran
 /* request_answer sends a reply to every waiter, once; takes `message` (NULL: an internal error is sent). Work
  * that still runs for the request keeps it alive. */
 void request_answer(request *r, nng_msg *message);
+/* request_was_answered: `reply` went whole to its only waiter already (r->ticket); the message stays the
+ * caller's. false: somebody is to be answered. */
+bool request_was_answered(request *r, const nng_msg *reply);
 void request_answer_error(request *r, const ckks_error *cause, uint32_t retry_after_ms);
 /* request_finish is the one exit: accounts and frees. The request has been answered, or has no waiter. */
 void request_finish(request *r);

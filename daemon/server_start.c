@@ -26,8 +26,7 @@
 /* ---- budget ---- */
 
 static void line(const char *what, uint64_t bytes) {
-    log_write(LOG_LEVEL_NOTICE, "event=memory_budget what=\"%s\" mib=%.1f", what,
-              (double)bytes / 1048576.0);
+    log_write(LOG_LEVEL_NOTICE, "event=memory_budget what=\"%s\" mib=%.1f", what, (double)bytes / 1048576.0);
 }
 
 void server_print_memory(const server *s) {

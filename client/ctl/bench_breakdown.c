@@ -124,7 +124,8 @@ void bench_breakdown_print(const bench_breakdown_row rows[BENCH_STAGES], double 
     printf("  %-18s %10s %9s\n", "", "median us", "90 %");
     for (uint32_t i = 0; i < BENCH_STAGES; i++)
         printf("  %-18s %10.1f %9.1f  %s\n", texts[i].name, rows[i].median_us, rows[i].p90_us, texts[i].note);
-    printf("  of the rest, by the daemon's sums: packing %.1f us a request, the reply to its socket %.1f\n\n",
+    printf("  of the rest, by the daemon's sums: packing and, here, writing the reply %.1f us a request, the "
+           "loop's end of it %.1f\n\n",
            pack_us, reply_us);
     fflush(stdout);
 }

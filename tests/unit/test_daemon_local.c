@@ -477,7 +477,7 @@ static void messages_that_fit_come_in_blocks_and_others_need_none(void **state) 
 static size_t reply_from_here(const uint8_t *body, size_t bytes) {
     assert_int_equal(nng_msg_alloc(&s.reply, bytes), 0);
     memcpy(nng_msg_body(s.reply), body, bytes);
-    s.sent = local_send(&s.ticket, s.reply);
+    s.sent = local_send(&s.ticket, s.reply, bytes);
     return local_reply_bytes(&s.ticket, s.reply);
 }
 
@@ -535,6 +535,41 @@ static void what_the_socket_does_not_take_goes_by_the_loop_and_others_wait_for_i
     free(body), free(in), free(expected);
 }
 
+static void a_reply_may_go_in_parts_as_it_is_made(void **state) {
+    (void)state;
+    static const uint8_t second_id[4] = {0x80, 9, 9, 9};
+    uint8_t out[256], in[256], expected[256];
+    const int fd = greet();
+    atomic_store(&s.is_holding, true);
+    put(fd, out, frame(out, trail, sizeof trail, "first", 5));
+    wait_seen(1);
+    put(fd, out, frame(out, second_id, sizeof second_id, "second", 6));
+    wait_seen(2);
+    tell(TAKE_TICKET);
+    const size_t all = frame(expected, trail, sizeof trail, "a message", 9), before = all - 9;
+    assert_int_equal(nng_msg_alloc(&s.reply, 9), 0);
+    memcpy(nng_msg_body(s.reply), "a m", 3);
+    assert_int_equal(local_send(&s.ticket, s.reply, 3), before + 3);
+    assert_true(get(fd, in, before + 3));
+    const held first = s.held[0];
+    s.held[0] = s.held[1], s.held_count = 1;
+    tell(LET_GO); /* the second's reply waits for the rest of the first's */
+    s.held[0] = first, s.held_count = 1;
+    memcpy(nng_msg_body(s.reply), "a message", 9);
+    assert_int_equal(local_send(&s.ticket, s.reply, 4), before + 4);
+    assert_int_equal(local_send(&s.ticket, s.reply, 4), before + 4);
+    s.sent = local_send(&s.ticket, s.reply, 9);
+    assert_int_equal(s.sent, all);
+    assert_true(get(fd, in + before + 3, 6));
+    assert_memory_equal(in, expected, all);
+    tell(REPLIED);
+    const size_t size = frame(expected, second_id, sizeof second_id, "second", 6);
+    assert_true(get(fd, in, size));
+    assert_memory_equal(in, expected, size);
+    exchange_one(fd, 256);
+    close(fd);
+}
+
 static void a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing(void **state) {
     (void)state;
     const size_t bytes = 6u << 20;
@@ -553,7 +588,7 @@ static void a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing(void **state) {
         for (int k = 0; k < WAIT_MS && transport_pipe_count(&s.transport); k++) usleep(1000);
         assert_int_equal(atomic_load(&s.lost), 1);
         if (!i) {
-            assert_int_equal(local_send(&s.ticket, s.reply), 0);
+            assert_int_equal(local_send(&s.ticket, s.reply, bytes), s.sent); /* no more */
             nng_msg_free(s.reply);
             local_ticket_give(&s.ticket);
         }
@@ -746,6 +781,7 @@ int main(void) {
         TEST(messages_that_fit_come_in_blocks_and_others_need_none),
         TEST(a_reply_written_by_another_thread_is_whole_and_its_context_serves_on),
         TEST(what_the_socket_does_not_take_goes_by_the_loop_and_others_wait_for_it),
+        TEST(a_reply_may_go_in_parts_as_it_is_made),
         TEST(a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing),
         TEST(without_memory_for_the_rest_of_a_reply_its_peer_is_hung_up_on),
         TEST(pipes_over_the_limit_and_pipes_while_draining_are_turned_away),
