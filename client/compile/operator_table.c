@@ -32,7 +32,7 @@ const operator_row *operator_find(const char *domain, const char *type) {
 /* ---- help for evaluate ---- */
 
 /* what making and filling an element costs, in products */
-#define ELEMENT_WORK 8
+#define ELEMENT_WORK 16
 
 ckks_status output_shape(evaluation *e, uint32_t index, const int64_t *dims, size_t rank, ckks_error *err) {
     tensor *t = e->out[index];
