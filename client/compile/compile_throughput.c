@@ -1,6 +1,7 @@
 /* Which layout: the search for the throughput layout's parameters, and the choice between the two. */
 #include "client/compile/compile_internal.h"
 
+#include "client/compile/calibrate.h"
 #include "client/compile/throughput.h"
 #include "proto/packing.h"
 
@@ -128,7 +129,19 @@ static ckks_status note_limits(const compilation *c, ckks_error *err) {
                        "break the promise");
 }
 
+/* the graph as this layout wants it, observed */
+static ckks_status rewrite_graph(compilation *c, ckks_error *err) {
+    ir_graph graph;
+    bool is_changed;
+    const ckks_status rc = throughput_graph(&graph, &is_changed, &c->graph, err);
+    if (rc != CKKS_OK || !is_changed) return rc;
+    c->graph = graph;
+    return graph_observe(&c->graph, &c->data, NULL, err);
+}
+
 ckks_status compile_throughput(compilation *c, ckks_error *err) {
+    ckks_status rc = rewrite_graph(c, err);
+    if (rc != CKKS_OK) return rc;
     const double allowed = PROMISE_SHARE * compile_score_range(c) / c->score_scale;
     const double wanted = c->options.target_error * compile_score_range(c);
     const double polynomials = compile_difference(c, c->scores);
@@ -138,9 +151,9 @@ ckks_status compile_throughput(compilation *c, ckks_error *err) {
                 .label_changes_max = c->label_changes_max};
     throughput_choice *list;
     uint32_t count;
-    ckks_status rc = throughput_choices(&list, &count, &c->graph, c->options.batch,
-                                        c->options.allow_insecure ? 0 : c->options.security_bits,
-                                        c->options.log_n, &c->memory, err);
+    rc = throughput_choices(&list, &count, &c->graph, c->options.batch,
+                            c->options.allow_insecure ? 0 : c->options.security_bits, c->options.log_n,
+                            &c->memory, err);
     if (rc != CKKS_OK) return rc;
     s.scores = arena_take(&c->memory, c->data.row_count * c->score_count, sizeof *s.scores);
     s.noisy = arena_take(&c->memory, count, sizeof *s.noisy);
@@ -179,6 +192,7 @@ static double batch_seconds(const compile_trade_row *row, uint64_t batch) {
 }
 
 typedef struct outcome {
+    ir_graph graph;
     parameter_choice choice;
     emitted_program program;
     proof proof;
@@ -187,11 +201,13 @@ typedef struct outcome {
 } outcome;
 
 static void outcome_keep(outcome *out, const compilation *c) {
-    *out = (outcome){c->choice, c->program, c->proof, c->promised_error, c->report->summary.polynomial_error,
+    *out = (outcome){c->graph, c->choice,         c->program,
+                     c->proof, c->promised_error, c->report->summary.polynomial_error,
                      c->scores};
 }
 
 static void outcome_restore(compilation *c, const outcome *from) {
+    c->graph = from->graph;
     c->choice = from->choice;
     c->program = from->program;
     c->program.plan.params = &c->choice.params;

@@ -30,6 +30,11 @@ typedef struct throughput_choice {
 ckks_status throughput_choices(throughput_choice **out, uint32_t *count, const ir_graph *g, uint64_t batch,
                                uint32_t security_bits, uint32_t log_n, arena *memory, ckks_error *err);
 
+/* throughput_graph rewrites a graph so that this layout can carry it: no layer reads a layer, and what layers
+ * and products both read is there twice. Scores are the same, but for rounding; *out lives in in->memory and
+ * has not been observed. Where nothing is to be done, *is_changed is false and *out is not set. */
+ckks_status throughput_graph(ir_graph *out, bool *is_changed, const ir_graph *in, ckks_error *err);
+
 /* throughput_levels: the level that each node's value has, levels[count]; only products and polynomials
  * spend any. throughput_is_large: is the node's value wanted at the large scale?
  * throughput_is_last: is it the scores, and nothing else's operand? */
