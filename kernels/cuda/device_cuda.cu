@@ -653,7 +653,14 @@ ckks_status device_cuda_open(backend_device *out, const device_config *config, c
     if ((rc = gpu_choose(&index, out->reason, sizeof out->reason, &cards, config->selector, err)) != CKKS_OK)
         return rc;
     const gpu_card *card = &cards.cards[index];
-    CUDA_TRY(cudaSetDevice((int)index));
+    const cudaError_t begun = cudaSetDevice((int)index); /* makes the context */
+    if (begun == cudaErrorMemoryAllocation)
+        return ckks_error_set(
+            err, CKKS_RESOURCE_EXHAUSTED, "device memory",
+            "%.60s has no memory left even to be opened, which takes some 500 MiB: nvidia-smi "
+            "shows who has it",
+            card->name);
+    if ((rc = cuda_check(begun, "cudaSetDevice", err)) != CKKS_OK) return rc;
     if ((rc = load_all_kernels(card, err)) != CKKS_OK) return rc;
     size_t available = 0, total = 0;
     CUDA_TRY(cudaMemGetInfo(&available, &total));

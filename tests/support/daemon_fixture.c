@@ -65,6 +65,8 @@ static void write_config(const daemon_fixture *d, const char *extra) {
         "[device]\nkind = %s\nthreads = 1\n[log]\nlevel = debug\n%s",
         d->folder, d->folder, d->folder, d->folder, d->folder, d->folder,
         fixture_device_kind() == DEVICE_CUDA ? "cuda" : "cpu", extra ? extra : "");
+    /* as on a CPU, unless a test says otherwise: tests count on what one slot does */
+    if (!extra || !strstr(extra, "[slots]")) fprintf(file, "[slots]\ncount = 1\n");
     fclose(file);
 }
 
