@@ -142,7 +142,7 @@ static ckks_status set_operand(einsum *s, uint32_t k, const term *t, const tenso
 }
 
 static ckks_status einsum_read(einsum *s, const model_node *node, const tensor *const *in, ckks_error *err) {
-    term terms[OPERANDS_MAX], output;
+    term terms[OPERANDS_MAX] = {0}, output = {0};
     ckks_status rc;
     *s = (einsum){.operand_count = node->input_count, .rows = 1, .run = 1};
     if (node->input_count > OPERANDS_MAX)
@@ -180,7 +180,7 @@ static void locate(uint32_t at[OPERANDS_MAX], const einsum *s, uint64_t place) {
 }
 
 static ckks_status einsum_evaluate(evaluation *e, ckks_error *err) {
-    einsum s;
+    einsum s = {0};
     uint32_t at[OPERANDS_MAX];
     ckks_status rc = einsum_read(&s, e->node, e->in, err);
     if (rc == CKKS_OK) rc = output_shape(e, 0, s.dims, s.output_count, err);
@@ -225,7 +225,7 @@ static double constant_part(uint32_t at[OPERANDS_MAX], const einsum *s, const lo
 static ckks_status lower_one(lowering *l, const model_node *node, const einsum *s, const tensor *const *in,
                              uint32_t side, ckks_error *err) {
     sparse *m;
-    uint32_t at[OPERANDS_MAX], filled = 0;
+    uint32_t at[OPERANDS_MAX] = {0}, filled = 0;
     entry *row = arena_take(l->memory, s->run, sizeof *row);
     if (!row) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a sum");
     ckks_status rc = sparse_create(&m, l->memory, (uint32_t)s->rows, in[side]->count, s->rows * s->run, err);
@@ -254,7 +254,7 @@ static ckks_status lower_two(lowering *l, const model_node *node, const einsum *
     if (products > PRODUCTS_MAX)
         return lower_refuse(l, node, "a product of two encrypted tensors with more than 65,536 terms",
                             "make one of them an initialiser, or both smaller", err);
-    uint32_t *at_a = arena_take(l->memory, products, sizeof *at_a), at[OPERANDS_MAX];
+    uint32_t *at_a = arena_take(l->memory, products, sizeof *at_a), at[OPERANDS_MAX] = {0};
     uint32_t *at_b = arena_take(l->memory, products, sizeof *at_b);
     double *weight = arena_take(l->memory, products, sizeof *weight);
     if (!at_a || !at_b || !weight)
@@ -275,7 +275,7 @@ static ckks_status lower_two(lowering *l, const model_node *node, const einsum *
 
 static ckks_status einsum_lower(lowering *l, const model_node *node, ckks_error *err) {
     const tensor **in;
-    einsum s;
+    einsum s = {0};
     uint32_t sides[OPERANDS_MAX], count = 0;
     ckks_status rc = lower_inputs(&in, l, node, err);
     if (rc == CKKS_OK) rc = einsum_read(&s, node, in, err);

@@ -65,7 +65,7 @@ static ckks_status dft_read(transform *t, const onnx_model *m, const model_node 
 
 static ckks_status stft_read(transform *t, const model_node *node, const tensor *const *in, ckks_error *err) {
     const tensor *x = in[0], *window = in[2];
-    int64_t step, length = window ? window->count : 0;
+    int64_t step = 0, length = window ? window->count : 0;
     ckks_status rc = one_number(&step, node, in[1], "frame_step", err);
     if (rc == CKKS_OK && in[3]) rc = one_number(&length, node, in[3], "frame_length", err);
     if (rc != CKKS_OK) return rc;
@@ -128,7 +128,7 @@ static uint32_t element_of(const transform *t, position at, uint32_t point, uint
 }
 
 static ckks_status transform_evaluate(evaluation *e, ckks_error *err) {
-    transform t = {0};
+    transform t = {.parts_out = 1, .bins = 1, .inner = 1};
     ckks_status rc = transform_read(&t, e->model, e->node, e->in, err);
     if (rc == CKKS_OK) rc = output_shape(e, 0, t.dims, t.rank, err);
     /* a sine costs as much as many products */
@@ -145,7 +145,7 @@ static ckks_status transform_evaluate(evaluation *e, ckks_error *err) {
 
 static ckks_status transform_lower(lowering *l, const model_node *node, ckks_error *err) {
     const tensor **in, *y = &l->model->values[node->outputs[0]].sample;
-    transform t = {0};
+    transform t = {.parts_out = 1, .bins = 1, .inner = 1};
     sparse *m;
     uint32_t entry = 0;
     ckks_status rc = lower_inputs(&in, l, node, err);
@@ -175,7 +175,7 @@ static ckks_status window_evaluate(evaluation *e, ckks_error *err) {
     static const double shape[3][3] = {{0.5, 0.5, 0}, {25.0 / 46, 21.0 / 46, 0}, {0.42, 0.5, 0.08}};
     const char *type = e->node->proto->op_type;
     const double *c = shape[strcmp(type, "HannWindow") == 0 ? 0 : type[0] == 'H' ? 1 : 2];
-    int64_t size;
+    int64_t size = 0;
     ckks_status rc = one_number(&size, e->node, e->in[0], "size", err);
     if (rc == CKKS_OK) rc = output_shape(e, 0, &size, 1, err);
     const double period = node_int(e->node, "periodic", 1) ? (double)size : fmax((double)size - 1, 1);

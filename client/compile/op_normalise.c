@@ -230,7 +230,7 @@ typedef struct response {
 
 static ckks_status response_read(response *r, const model_node *node, const tensor *x, ckks_error *err) {
     const int64_t size = node_int(node, "size", 0);
-    if (x->rank < 2 || !x->count) return node_error(node, err, "its input has %u axes", x->rank);
+    if (x->rank < 2 || !x->count || !x->dims[1]) return node_error(node, err, "its input has %u axes", x->rank);
     if (size < 1 || size > COMPUTED_MAX) return node_error(node, err, "a size of %lld", (long long)size);
     *r = (response){.channels = x->dims[1], .plane = plane_of(x)};
     r->before = (uint32_t)(size - 1) / 2, r->after = (uint32_t)size - 1 - r->before;
@@ -249,7 +249,7 @@ static void response_window(uint32_t *first, uint32_t *end, const response *r, u
 }
 
 static ckks_status response_evaluate(evaluation *e, ckks_error *err) {
-    response r = {0};
+    response r = {.channels = 1, .plane = 1};
     const tensor *x = e->in[0];
     ckks_status rc = response_read(&r, e->node, x, err);
     if (rc == CKKS_OK) rc = output_like(e, 0, x, err);
@@ -269,7 +269,7 @@ static ckks_status response_evaluate(evaluation *e, ckks_error *err) {
 }
 
 static ckks_status response_lower(lowering *l, const model_node *node, ckks_error *err) {
-    response r = {0};
+    response r = {.channels = 1, .plane = 1};
     const tensor *x = &l->model->values[node->inputs[0]].sample;
     const uint32_t from = lower_symbol(l, node, 0)->node, count = x->count;
     ir_node square = {.kind = IR_PRODUCT, .count = count, .a = from, .b = from, .source = node->label};

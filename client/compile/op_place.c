@@ -94,7 +94,7 @@ static ckks_status slice_place(uint32_t *out, const model_node *node, const tens
     *out = 0;
     for (uint32_t k = 0; k < batch; k++) *out += at[k] * stride_of(x, k);
     for (uint32_t k = 0; k < depth; k++) {
-        uint32_t coordinate;
+        uint32_t coordinate = 0;
         const ckks_status rc =
             read_index(&coordinate, node, indices->data[(size_t)i * depth + k], x->dims[batch + k], err);
         if (rc != CKKS_OK) return rc;
@@ -360,6 +360,7 @@ static ckks_status scatter_lower(lowering *l, const model_node *node, ckks_error
         return lower_refuse(l, node, "where it writes depends on encrypted data, which cannot be followed",
                             "make its indices constants", err);
     if ((rc = scatter_read(&s, node, in, l->memory, err)) != CKKS_OK) return rc;
+    CKKS_ASSERT(s.place);
     if (s.kind > SCATTER_ADD)
         return lower_refuse(l, node, "it multiplies or compares what is written to one place",
                             "placing and adding are compiled: use reduction none or add", err);
@@ -412,7 +413,7 @@ static void running_window(uint32_t *first, uint32_t *end, const running *r, uin
 }
 
 static ckks_status running_evaluate(evaluation *e, ckks_error *err) {
-    running r = {0};
+    running r = {.size = 1, .stride = 1};
     uint32_t first, end;
     ckks_status rc = running_read(&r, e->node, e->in, err);
     if (rc == CKKS_OK) rc = output_like(e, 0, e->in[0], err);
@@ -428,7 +429,7 @@ static ckks_status running_evaluate(evaluation *e, ckks_error *err) {
 
 static ckks_status running_lower(lowering *l, const model_node *node, ckks_error *err) {
     const tensor **in;
-    running r = {0};
+    running r = {.size = 1, .stride = 1};
     sparse *m;
     uint32_t entry = 0, first, end;
     ckks_status rc = lower_inputs(&in, l, node, err);

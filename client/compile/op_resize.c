@@ -89,6 +89,7 @@ typedef struct given {
 } given;
 
 static double given_at(const given *g, uint32_t i) {
+    CKKS_ASSERT(g->floats || g->numbers);
     return g->floats ? (double)g->floats[i] : g->numbers[i];
 }
 
@@ -225,18 +226,18 @@ static void set_taps(tap_list *t, const resize *r, uint32_t axis, uint32_t at) {
     const bool is_same = r->out[axis] == size && r->scale[axis] == 1;
     const double x = is_same ? at : source_of(r, axis, at), below = floor(x), part = x - below;
     const double stretch = stretch_of(r, axis);
-    const double reach = ceil((r->method == METHOD_CUBIC ? 2 : 1) * stretch);
+    const int32_t reach = (int32_t)ceil((r->method == METHOD_CUBIC ? 2 : 1) * stretch);
     double total = 0;
     t->count = 0;
     if (is_same || r->method == METHOD_NEAREST) {
         add_tap(t, r, size, is_same ? at : nearest_of(r, x), 1);
         return;
     }
-    for (double k = 1 - reach; k <= reach; k++) {
+    for (int32_t k = 1 - reach; k <= reach; k++) {
         const double d = (part - k) / stretch;
         total += r->method == METHOD_CUBIC ? cubic_weight(r->cubic, d) : fmax(1 - fabs(d), 0);
     }
-    for (double k = 1 - reach; k <= reach; k++) {
+    for (int32_t k = 1 - reach; k <= reach; k++) {
         const double d = (part - k) / stretch;
         const double weight = r->method == METHOD_CUBIC ? cubic_weight(r->cubic, d) : fmax(1 - fabs(d), 0);
         add_tap(t, r, size, below + k, stretch > 1 ? weight / total : weight);

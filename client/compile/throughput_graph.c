@@ -134,7 +134,7 @@ static ckks_status rewrite(ir_graph *out, bool *is_changed, const ir_graph *in, 
 
 ckks_status throughput_graph(ir_graph *out, bool *is_changed, const ir_graph *in, ckks_error *err) {
     ir_graph first, second;
-    bool is_again;
+    bool is_again = false;
     ckks_status rc = rewrite(&first, is_changed, in, err);
     if (rc != CKKS_OK || !*is_changed) return rc;
     rc = rewrite(&second, &is_again, &first, err);
