@@ -151,6 +151,9 @@ typedef struct compile_refusal {
 
 /* compile_report_refusals returns how many, and the list (owned by the report). */
 uint32_t compile_report_refusals(const compile_report *report, const compile_refusal **out);
+/* compile_refusals_print prints them for people: nodes that are refused for one reason together, with the way
+ * out. */
+void compile_refusals_print(FILE *to, const compile_report *report);
 
 /* One layout of the model, to set beside the other. */
 typedef struct compile_trade_row {

@@ -261,7 +261,7 @@ static ckks_status lower_extremes(lowering *l, const model_node *node, uint32_t 
 static ckks_status extreme_lower(lowering *l, const model_node *node, ckks_error *err) {
     const bool is_max = node->proto->op_type[1] == 'a';
     const uint32_t count = l->model->values[node->outputs[0]].sample.count;
-    uint32_t *index = arena_take(l->memory, count, sizeof *index), nodes[EXTREMES_MAX], encrypted = 0;
+    uint32_t *index = arena_take(l->memory, count, sizeof *index), nodes[EXTREMES_MAX] = {0}, encrypted = 0;
     double *bound = arena_take(l->memory, count, sizeof *bound);
     ckks_status rc = CKKS_OK;
     if (!index || !bound)

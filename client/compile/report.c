@@ -125,17 +125,42 @@ static const char *bytes_text(uint64_t bytes, char text[32]) {
     return text;
 }
 
+#define REFUSED_NAMES_MAX 12u /* of nodes that are refused for one reason; the JSON has all */
+
+static bool is_same_refusal(const compile_refusal *a, const compile_refusal *b) {
+    return strcmp(a->reason, b->reason) == 0 && strcmp(a->way_out, b->way_out) == 0;
+}
+
+/* all nodes that are refused as `first` is, which is the first of them */
+static void print_refused(FILE *to, const compile_report *report, uint32_t first) {
+    const compile_refusal *all = report->refusals;
+    uint32_t count = 0;
+    fputs("  ", to);
+    for (uint32_t i = first; i < report->refusal_count; i++) {
+        if (!is_same_refusal(&all[i], &all[first]) || ++count > REFUSED_NAMES_MAX) continue;
+        if (i > first) fputs(", ", to);
+        print_text(to, all[i].node, 0);
+        fputs(" (", to);
+        print_text(to, all[i].type, 0);
+        fputs(")", to);
+    }
+    if (count > REFUSED_NAMES_MAX) fprintf(to, " and %u more", count - REFUSED_NAMES_MAX);
+    fprintf(to, ": %s\n    way out: %s\n", all[first].reason, all[first].way_out);
+}
+
+void compile_refusals_print(FILE *to, const compile_report *report) {
+    for (uint32_t i = 0; i < report->refusal_count; i++) {
+        bool is_first = true;
+        for (uint32_t k = 0; k < i && is_first; k++)
+            is_first = !is_same_refusal(&report->refusals[k], &report->refusals[i]);
+        if (is_first) print_refused(to, report, i);
+    }
+}
+
 static void print_refusals(FILE *to, const compile_report *report) {
     fprintf(to, "%u operator%s cannot run encrypted:\n", report->refusal_count,
             report->refusal_count == 1 ? "" : "s");
-    for (uint32_t i = 0; i < report->refusal_count; i++) {
-        const compile_refusal *r = &report->refusals[i];
-        fputs("  ", to);
-        print_text(to, r->node, 0);
-        fputs(" (", to);
-        print_text(to, r->type, 0);
-        fprintf(to, "): %s\n    way out: %s\n", r->reason, r->way_out);
-    }
+    compile_refusals_print(to, report);
 }
 
 static void print_layer(FILE *to, const emitted_layer *l) {

@@ -185,11 +185,7 @@ static const struct argp parser = {
     0};
 
 void ctl_print_refusals(const compile_report *report) {
-    const compile_refusal *list = NULL;
-    const uint32_t count = report ? compile_report_refusals(report, &list) : 0;
-    for (uint32_t i = 0; i < count; i++)
-        fprintf(stderr, "  %s (%s): %s\n    way out: %s\n", list[i].node, list[i].type, list[i].reason,
-                list[i].way_out);
+    if (report) compile_refusals_print(stderr, report);
 }
 
 void ctl_stage(void *context, const char *stage, uint64_t done, uint64_t total) {
