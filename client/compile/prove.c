@@ -60,7 +60,8 @@ static ckks_status make_keys(proving *p, ckks_error *err) {
         if (w > words) words = w;
         if (b > bytes) bytes = b;
     }
-    key_maker maker = {.p = p, .plain = malloc(words * sizeof *maker.plain), .packed = malloc(bytes)};
+    key_maker maker = {
+        .p = p, .plain = malloc((words + 1) * sizeof *maker.plain), .packed = malloc(bytes + 1)};
     if (!maker.plain || !maker.packed) {
         rc = NO_MEMORY(err);
         goto out;

@@ -153,7 +153,7 @@ static ckks_status allocate_chunk(uint64_t **words, const workload *w, ckks_erro
         first = chunk_end(w, first, &word_count);
         if (word_count > largest) largest = word_count;
     }
-    if ((*words = malloc(largest * sizeof **words))) return CKKS_OK;
+    if ((*words = malloc((largest + 1) * sizeof **words))) return CKKS_OK;
     return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "weights", "no memory for %llu encoded words",
                           (unsigned long long)largest);
 }
