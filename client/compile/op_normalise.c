@@ -230,7 +230,8 @@ typedef struct response {
 
 static ckks_status response_read(response *r, const model_node *node, const tensor *x, ckks_error *err) {
     const int64_t size = node_int(node, "size", 0);
-    if (x->rank < 2 || !x->count || !x->dims[1]) return node_error(node, err, "its input has %u axes", x->rank);
+    if (x->rank < 2 || !x->count || !x->dims[1])
+        return node_error(node, err, "its input has %u axes", x->rank);
     if (size < 1 || size > COMPUTED_MAX) return node_error(node, err, "a size of %lld", (long long)size);
     *r = (response){.channels = x->dims[1], .plane = plane_of(x)};
     r->before = (uint32_t)(size - 1) / 2, r->after = (uint32_t)size - 1 - r->before;

@@ -65,7 +65,7 @@ typedef struct fake_server {
     uint32_t part_count, parts_seen, begin_count, commit_count;
     bool has_part[64];
     uint64_t part_bytes, payload_bytes;
-    uint32_t wrong_parts; /* of another size than declared */
+    uint32_t wrong_parts;  /* of another size than declared */
     bool drop_first_parts; /* forgets the first round, as a restart would */
 } fake_server;
 
