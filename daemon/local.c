@@ -466,14 +466,13 @@ size_t local_send(local_ticket *ticket, nng_msg *message, size_t bytes) {
     return ticket->sent;
 }
 
-/* What waited for a reply that another thread was writing. */
+/* What waited for a reply that another thread was writing. By now one may be writing another: then it waits
+ * for that one's rest. */
 static void let_held_go(local_peer *p) {
     LIST_EACH_SAFE(link, &p->held) {
-        struct local_write *held = LIST_ENTRY(link, struct local_write, link);
+        if (!out_begin(p->out)) return;
         list_remove(link);
-        const bool may_write = out_begin(p->out);
-        CKKS_ASSERT(may_write);
-        write_from(p, held, 0);
+        write_from(p, LIST_ENTRY(link, struct local_write, link), 0);
     }
 }
 

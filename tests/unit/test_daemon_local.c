@@ -308,6 +308,51 @@ static void a_reply_may_go_in_parts_as_it_is_made(void **state) {
     close(fd);
 }
 
+static void what_waits_for_one_reply_waits_for_the_next_thread_too(void **state) {
+    (void)state;
+    static const uint8_t ids[2][4] = {{0x80, 9, 9, 9}, {0x80, 7, 7, 7}};
+    uint8_t out[256], in[256], expected[256];
+    const int fd = greet();
+    atomic_store(&s.is_holding, true);
+    put(fd, out, frame(out, trail, sizeof trail, "first", 5));
+    wait_seen(1);
+    put(fd, out, frame(out, ids[0], sizeof ids[0], "second", 6));
+    wait_seen(2);
+    put(fd, out, frame(out, ids[1], sizeof ids[1], "third", 5));
+    wait_seen(3);
+    const held first = s.held[0], second = s.held[1], third = s.held[2];
+    tell(TAKE_TICKET);
+    assert_int_equal(nng_msg_alloc(&s.reply, 9), 0);
+    memcpy(nng_msg_body(s.reply), "a message", 9);
+    (void)local_send(&s.ticket, s.reply, 3);
+    s.held[0] = second, s.held_count = 1;
+    tell(LET_GO); /* it waits for the rest of the first's */
+    const size_t all = local_send(&s.ticket, s.reply, 9);
+    const local_ticket of_first = s.ticket;
+    nng_msg *const reply_of_first = s.reply;
+    s.held[0] = third, s.held_count = 1;
+    tell(TAKE_TICKET);
+    assert_int_equal(nng_msg_alloc(&s.reply, 5), 0);
+    memcpy(nng_msg_body(s.reply), "third", 5);
+    (void)local_send(&s.ticket, s.reply, 2); /* before the loop hears that the first is done */
+    const local_ticket of_third = s.ticket;
+    nng_msg *const reply_of_third = s.reply;
+    s.ticket = of_first, s.reply = reply_of_first, s.sent = all;
+    s.held[0] = first, s.held_count = 1;
+    tell(REPLIED);
+    s.ticket = of_third, s.reply = reply_of_third;
+    s.sent = local_send(&s.ticket, s.reply, 5);
+    s.held[0] = third, s.held_count = 1;
+    tell(REPLIED);
+    size_t size = frame(expected, trail, sizeof trail, "a message", 9);
+    size += frame(expected + size, ids[1], sizeof ids[1], "third", 5);
+    size += frame(expected + size, ids[0], sizeof ids[0], "second", 6);
+    assert_true(get(fd, in, size));
+    assert_memory_equal(in, expected, size);
+    exchange_one(fd, 256);
+    close(fd);
+}
+
 static void a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing(void **state) {
     (void)state;
     const size_t bytes = 6u << 20;
@@ -520,6 +565,7 @@ int main(void) {
         TEST(a_reply_written_by_another_thread_is_whole_and_its_context_serves_on),
         TEST(what_the_socket_does_not_take_goes_by_the_loop_and_others_wait_for_it),
         TEST(a_reply_may_go_in_parts_as_it_is_made),
+        TEST(what_waits_for_one_reply_waits_for_the_next_thread_too),
         TEST(a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing),
         TEST(without_memory_for_the_rest_of_a_reply_its_peer_is_hung_up_on),
         TEST(pipes_over_the_limit_and_pipes_while_draining_are_turned_away),
