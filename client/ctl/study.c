@@ -130,7 +130,7 @@ static ckks_status run_clear(study *s, const study_options *options, ckks_error 
 static ckks_status account_top(study_device *d, const study *s, uint64_t row, const double *scores,
                                ckks_error *err) {
     const uint32_t width = s->model->score_count, wanted = s->top < width ? s->top : width;
-    uint32_t *places = malloc(2 * (size_t)wanted * sizeof *places), *other = places + wanted;
+    uint32_t *places = malloc((2 * (size_t)wanted + 1) * sizeof *places), *other = places + wanted;
     if (!places) return no_memory(err);
     const uint32_t count = top_select(places, scores, width, wanted);
     top_select(other, s->clear.polynomial + row * width, width, wanted);

@@ -1,7 +1,6 @@
 /* How close polynomials are to the activations that they stand for: the default, and what overrides it. */
-#include "client/compile/compile.h"
-#include "client/lib/data.h"
-#include "proto/package.h"
+
+#include "tests/support/compiled_fixture.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,52 +12,8 @@
 
 #define CREDIT "tests/models/credit-g/"
 
-typedef struct compiled {
-    uint8_t *bytes;
-    size_t size;
-    compile_report *report;
-    compile_summary summary;
-    package *package;
-} compiled;
-
-typedef struct rows {
-    data_file file;
-    data_matrix matrix;
-} rows;
-
-static void must(ckks_status rc, const ckks_error *err) {
-    char text[480];
-    if (rc != CKKS_OK) fail_msg("%s", ckks_error_print(err, text, sizeof text));
-}
-
-static void compile(compiled *out, const compile_options *options) {
-    ckks_error err = {0};
-    *out = (compiled){0};
-    must(compile_model(&out->bytes, &out->size, &out->report, options, &err), &err);
-    compile_report_summary(out->report, &out->summary);
-    must(package_parse(&out->package, out->bytes, out->size, options->allow_insecure, &err), &err);
-}
-
-static void compiled_fini(compiled *c) {
-    package_destroy(c->package);
-    compile_report_destroy(c->report);
-    free(c->bytes);
-}
-
-static void rows_read(rows *r, const char *path) {
-    ckks_error err = {0};
-    uint32_t ignored;
-    must(data_file_read(&r->file, path, &err), &err);
-    must(csv_select(&r->matrix, &ignored, &r->file.csv, NULL, 0, NULL, &err), &err);
-}
-
-static void rows_fini(rows *r) {
-    data_matrix_fini(&r->matrix);
-    data_file_fini(&r->file);
-}
-
 /* a small ring, over the security table: for speed */
-static compile_options credit(const rows *known) {
+static compile_options credit(const file_rows *known) {
     return (compile_options){.onnx_path = CREDIT "credit-g.onnx",
                              .calibration = {known->matrix.values, known->matrix.row_count,
                                              (uint32_t)known->matrix.column_count, known->file.csv.names},
@@ -87,7 +42,7 @@ static double score_of(const compiled *c, const double *row) {
 }
 
 /* rows whose label is not the original model's, and the mean difference of a score */
-static uint32_t labels_that_differ(double *mean, const compiled *c, const rows *test) {
+static uint32_t labels_that_differ(double *mean, const compiled *c, const file_rows *test) {
     onnx_model *original;
     ckks_error err = {0};
     uint32_t differ = 0;
@@ -107,15 +62,15 @@ static uint32_t labels_that_differ(double *mean, const compiled *c, const rows *
 
 static void polynomials_are_closer_than_the_default_error_where_labels_would_change(void **state) {
     (void)state;
-    rows known = {0}, test = {0};
+    file_rows known = {0}, test = {0};
     compiled loose, chosen;
     double loose_mean, chosen_mean;
     rows_read(&known, CREDIT "calibration.csv");
     rows_read(&test, CREDIT "test.csv");
     compile_options options = credit(&known);
-    compile(&chosen, &options);
+    compiled_make(&chosen, &options);
     options.target_error = 0.01;
-    compile(&loose, &options);
+    compiled_make(&loose, &options);
     const compile_summary *s = &chosen.summary;
     assert_true(s->has_labels);
     assert_int_equal(s->closeness_count, 3);
@@ -143,13 +98,13 @@ static void polynomials_are_closer_than_the_default_error_where_labels_would_cha
 
 static void a_target_error_that_is_asked_for_is_all_that_counts(void **state) {
     (void)state;
-    rows known = {0};
+    file_rows known = {0};
     compiled c;
     rows_read(&known, CREDIT "calibration.csv");
     compile_options options = credit(&known);
     for (int i = 0; i < 2; i++) {
         options.target_error = i ? 0.0005 : 0.01;
-        compile(&c, &options);
+        compiled_make(&c, &options);
         assert_int_equal(c.summary.chosen, 0);
         assert_true(c.summary.closeness[0].error_share <= options.target_error);
         assert_true(c.summary.closeness[1].error < c.summary.closeness[0].error);
@@ -169,7 +124,7 @@ static void numbers_that_are_no_labels_have_the_target_error_alone(void **state)
                                      .log_n = 11,
                                      .allow_insecure = true,
                                      .check_rows = 1};
-    compile(&c, &options);
+    compiled_make(&c, &options);
     assert_false(c.summary.has_labels);
     assert_int_equal(c.summary.chosen, 0);
     assert_true(c.summary.closeness_count >= 1);
@@ -180,16 +135,16 @@ static void numbers_that_are_no_labels_have_the_target_error_alone(void **state)
 
 static void closer_polynomials_that_no_parameters_serve_are_given_up(void **state) {
     (void)state;
-    rows known = {0};
+    file_rows known = {0};
     compiled shallow, c;
     rows_read(&known, CREDIT "calibration.csv");
     compile_options options = credit(&known);
     options.target_error = 0.01;
-    compile(&shallow, &options);
+    compiled_make(&shallow, &options);
     options.target_error = 0;
     options.log_n = 0;
     options.compatible_with = &shallow.package->params; /* a level too few for the closer ones */
-    compile(&c, &options);
+    compiled_make(&c, &options);
     assert_int_equal(c.summary.closeness_count, 3);
     assert_int_equal(c.summary.chosen, 0);
     assert_int_equal(c.summary.depth, shallow.summary.depth);

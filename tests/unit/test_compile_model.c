@@ -1,8 +1,6 @@
 /* Whole compilations: every operator and every committed model becomes a package that runs encrypted. */
-#include "client/compile/compile.h"
-#include "client/lib/data.h"
-#include "proto/package.h"
 #include "tests/support/alloc_fault.h"
+#include "tests/support/compiled_fixture.h"
 #include "tests/support/onnx_cases.h"
 
 #include <math.h>
@@ -18,33 +16,6 @@
 
 /* ---- vocabulary ---- */
 
-typedef struct compiled {
-    uint8_t *bytes;
-    size_t size;
-    compile_report *report;
-    compile_summary summary;
-    package *package;
-} compiled;
-
-static void compiled_fini(compiled *c) {
-    package_destroy(c->package);
-    compile_report_destroy(c->report);
-    free(c->bytes);
-}
-
-static ckks_status compile(compiled *out, const compile_options *options, ckks_error *err) {
-    *out = (compiled){0};
-    *err = (ckks_error){0};
-    ckks_status rc = compile_model(&out->bytes, &out->size, &out->report, options, err);
-    if (rc != CKKS_OK) {
-        assert_null(out->bytes);
-        assert_int_equal(err->code, rc);
-        return rc;
-    }
-    compile_report_summary(out->report, &out->summary);
-    return package_parse(&out->package, out->bytes, out->size, options->allow_insecure, err);
-}
-
 /* a small ring, over the security table: for speed */
 static compile_options fast(const char *path, const data_matrix *rows, const char *const *names) {
     return (compile_options){
@@ -53,29 +24,6 @@ static compile_options fast(const char *path, const data_matrix *rows, const cha
         .log_n = 11,
         .allow_insecure = true,
         .check_rows = 3};
-}
-
-static void must(ckks_status rc, const ckks_error *err) {
-    char text[480];
-    if (rc != CKKS_OK) fail_msg("%s", ckks_error_print(err, text, sizeof text));
-}
-
-typedef struct rows {
-    data_file file;
-    data_matrix matrix;
-} rows;
-static void rows_read(rows *r, const char *path) {
-    ckks_error err = {0};
-    uint32_t ignored;
-    must(data_file_read(&r->file, path, &err), &err);
-    if (r->file.format == DATA_CSV)
-        must(csv_select(&r->matrix, &ignored, &r->file.csv, NULL, 0, NULL, &err), &err);
-    else
-        r->matrix = r->file.matrix;
-}
-static void rows_fini(rows *r) {
-    if (r->file.format == DATA_CSV) data_matrix_fini(&r->matrix);
-    data_file_fini(&r->file);
 }
 
 /* what a client does before encryption, what the program computes, what it picks out afterwards: in the clear
@@ -122,7 +70,7 @@ static void compile_case(const char *name) {
     const data_matrix m = {.row_count = k.row_count, .column_count = k.input_count, .values = k.inputs};
     compile_options options = fast(k.path, &m, NULL);
     if (strcmp(name, "relu") == 0) options.target_error = 0.05;
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     must(onnx_model_load(&model, k.path, &err), &err);
     const uint32_t count = onnx_model_score_count(model);
     assert_true(count <= ONNX_CASE_WIDTH_MAX);
@@ -151,7 +99,7 @@ static void every_operator_runs_encrypted(void **state) {
 
 static void logistic_regression_compiles_at_128_bits(void **state) {
     (void)state;
-    rows calibration = {0}, test = {0};
+    file_rows calibration = {0}, test = {0};
     ckks_error err = {0};
     compiled c;
     rows_read(&calibration, MODELS "breast-cancer/calibration.csv");
@@ -160,7 +108,7 @@ static void logistic_regression_compiles_at_128_bits(void **state) {
                                      .calibration = {calibration.matrix.values, calibration.matrix.row_count,
                                                      (uint32_t)calibration.matrix.column_count,
                                                      calibration.file.csv.names}};
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     const Ckksd__V1__ModelDescription *d = c.package->manifest->description;
     assert_string_equal(d->name, "breast-cancer");
     assert_int_equal(d->security_bits, 128);
@@ -193,7 +141,7 @@ static void logistic_regression_compiles_at_128_bits(void **state) {
 
 static void digits_keep_their_accuracy(void **state) {
     (void)state;
-    rows calibration = {0}, images = {0}, labels = {0};
+    file_rows calibration = {0}, images = {0}, labels = {0};
     ckks_error err = {0};
     compiled c;
     double scores[10];
@@ -202,7 +150,7 @@ static void digits_keep_their_accuracy(void **state) {
     rows_read(&images, MODELS "mnist/test-images-idx3-ubyte.gz");
     rows_read(&labels, MODELS "mnist/test-labels-idx1-ubyte.gz");
     compile_options options = fast(MODELS "mnist/mnist.onnx", &calibration.matrix, NULL);
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     assert_int_equal(c.summary.depth, 3);
     assert_int_equal(images.matrix.row_count, 200);
     for (uint32_t r = 0; r < 200; r++) {
@@ -222,7 +170,7 @@ static void digits_keep_their_accuracy(void **state) {
 
 static void silu_network_agrees_with_its_original(void **state) {
     (void)state;
-    rows calibration = {0}, test = {0};
+    file_rows calibration = {0}, test = {0};
     ckks_error err = {0};
     onnx_model *model;
     compiled c;
@@ -232,7 +180,7 @@ static void silu_network_agrees_with_its_original(void **state) {
     assert_int_equal(calibration.matrix.column_count, 61);
     compile_options options =
         fast(MODELS "credit-g/credit-g.onnx", &calibration.matrix, calibration.file.csv.names);
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     must(onnx_model_load(&model, options.onnx_path, &err), &err);
     for (uint64_t r = 0; r < test.matrix.row_count; r++) {
         double score = 0, original = 0;
@@ -258,13 +206,13 @@ static void silu_network_agrees_with_its_original(void **state) {
 
 static void no_calibration_row_enters_the_package(void **state) {
     (void)state;
-    rows calibration = {0};
+    file_rows calibration = {0};
     ckks_error err = {0};
     compiled c;
     rows_read(&calibration, MODELS "credit-g/calibration.csv");
     compile_options options =
         fast(MODELS "credit-g/credit-g.onnx", &calibration.matrix, calibration.file.csv.names);
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     const Ckksd__V1__PreprocessStep *step = c.package->manifest->description->preprocess[0];
     /* the amount asked for is different in nearly every row: neither raw nor standardised, in either width */
     uint32_t column = 0;
@@ -317,7 +265,7 @@ static void wrong_options_are_refused_by_name(void **state) {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         compiled c;
         ckks_error err;
-        const ckks_status rc = compile(&c, &table[i].options, &err);
+        const ckks_status rc = compiled_try(&c, &table[i].options, &err);
         if (rc != table[i].status ||
             (table[i].status != CKKS_INSECURE_PARAMETERS && strcmp(err.field, table[i].field) != 0))
             fail_msg("case %zu: %s, field '%s', %s", i, ckks_status_name(rc), err.field, err.message);
@@ -335,7 +283,7 @@ static void insecure_package_is_marked_for_ever(void **state) {
     compiled c;
     ckks_error err = {0};
     package *refused = NULL;
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     assert_true(c.package->manifest->description->insecure);
     assert_int_equal(c.summary.security_bits, 0);
     CHECK_STATUS(package_parse(&refused, c.bytes, c.size, false, &err), CKKS_INSECURE_PARAMETERS);
@@ -362,7 +310,7 @@ static void report_names_every_refused_operator(void **state) {
     const compile_options options = {.onnx_path = "tests/data/onnx/refused.onnx",
                                      .calibration = {some_rows, 2, 4, NULL}};
     const compile_refusal *list;
-    CHECK_STATUS(compile(&c, &options, &err), CKKS_UNSUPPORTED);
+    CHECK_STATUS(compiled_try(&c, &options, &err), CKKS_UNSUPPORTED);
     assert_int_equal(compile_report_refusals(c.report, &list), 3);
     static const char *const nodes[] = {"maximum_1", "floor_1", "ratio"};
     char *text = printed(c.report, false), *json = printed(c.report, true);
@@ -385,7 +333,7 @@ static void too_deep_says_which_levels_and_what_takes_most(void **state) {
     ckks_error err = {0};
     const compile_options options = {.onnx_path = "tests/data/onnx/deep.onnx",
                                      .calibration = {some_rows, 2, 4, NULL}};
-    CHECK_STATUS(compile(&c, &options, &err), CKKS_UNSUPPORTED);
+    CHECK_STATUS(compiled_try(&c, &options, &err), CKKS_UNSUPPORTED);
     assert_string_equal(err.field, "depth");
     print_message("  %s\n", err.message);
     assert_non_null(strstr(err.message, "34 are available"));
@@ -396,23 +344,23 @@ static void too_deep_says_which_levels_and_what_takes_most(void **state) {
 
 static void key_budget_is_kept_or_says_what_is_possible(void **state) {
     (void)state;
-    rows calibration = {0};
+    file_rows calibration = {0};
     ckks_error err = {0};
     compiled c;
     rows_read(&calibration, MODELS "mnist/calibration-images-idx3-ubyte.gz");
     compile_options options = fast(MODELS "mnist/mnist.onnx", &calibration.matrix, NULL);
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     const uint64_t free_bytes = c.summary.key_bytes;
     const uint32_t free_count = c.summary.key_count;
     compiled_fini(&c);
     options.key_budget_bytes = free_bytes - free_bytes / 20;
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     print_message("  %u keys of %llu bytes, or %u of %llu\n", free_count, (unsigned long long)free_bytes,
                   c.summary.key_count, (unsigned long long)c.summary.key_bytes);
     assert_true(c.summary.key_bytes <= options.key_budget_bytes);
     compiled_fini(&c);
     options.key_budget_bytes = 1000;
-    CHECK_STATUS(compile(&c, &options, &err), CKKS_TOO_LARGE);
+    CHECK_STATUS(compiled_try(&c, &options, &err), CKKS_TOO_LARGE);
     assert_string_equal(err.field, "key_budget");
     compiled_fini(&c);
     rows_fini(&calibration);
@@ -427,7 +375,7 @@ static void report_tells_what_was_made(void **state) {
                                      .check_rows = 1};
     compiled c;
     ckks_error err = {0};
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     char *text = printed(c.report, false), *json = printed(c.report, true);
     static const char *const in_text[] = {"2^11",      "INSECURE", "depth", "keys",
                                           "precision", "first",    "silu",  "degree"};
@@ -450,13 +398,13 @@ static void failing_allocations_leave_nothing_behind(void **state) {
     compiled c;
     ckks_error err = {0};
     alloc_fault_set(UINT64_MAX);
-    must(compile(&c, &options, &err), &err);
+    must(compiled_try(&c, &options, &err), &err);
     const uint64_t total = alloc_fault_calls();
     compiled_fini(&c);
     uint32_t refused = 0;
     for (uint64_t nth = 1; nth < total; nth += 1 + total / 20) {
         alloc_fault_set(nth);
-        const ckks_status rc = compile(&c, &options, &err);
+        const ckks_status rc = compiled_try(&c, &options, &err);
         alloc_fault_set(0);
         refused += rc != CKKS_OK;
         compiled_fini(&c);

@@ -1,10 +1,8 @@
 /* The throughput layout: what becomes of every operator, of the committed models, and what is refused. */
 #include "client/compile/calibrate.h"
-#include "client/compile/compile.h"
 #include "client/compile/throughput.h"
-#include "client/lib/data.h"
-#include "proto/package.h"
 #include "tests/support/alloc_fault.h"
+#include "tests/support/compiled_fixture.h"
 #include "tests/support/onnx_cases.h"
 
 #include <math.h>
@@ -19,51 +17,6 @@
 #define MODELS                       "tests/models/"
 
 /* ---- vocabulary ---- */
-
-static void must(ckks_status rc, const ckks_error *err) {
-    char text[480];
-    if (rc != CKKS_OK) fail_msg("%s", ckks_error_print(err, text, sizeof text));
-}
-
-typedef struct compiled {
-    uint8_t *bytes;
-    size_t size;
-    compile_report *report;
-    compile_summary summary;
-    package *package;
-} compiled;
-
-static void compiled_fini(compiled *c) {
-    package_destroy(c->package);
-    compile_report_destroy(c->report);
-    free(c->bytes);
-}
-
-static void compile(compiled *out, const compile_options *options) {
-    ckks_error err = {0};
-    *out = (compiled){0};
-    must(compile_model(&out->bytes, &out->size, &out->report, options, &err), &err);
-    compile_report_summary(out->report, &out->summary);
-    must(package_parse(&out->package, out->bytes, out->size, options->allow_insecure, &err), &err);
-}
-
-typedef struct rows {
-    data_file file;
-    data_matrix matrix;
-} rows;
-static void rows_read(rows *r, const char *path) {
-    ckks_error err = {0};
-    uint32_t ignored;
-    must(data_file_read(&r->file, path, &err), &err);
-    if (r->file.format == DATA_CSV)
-        must(csv_select(&r->matrix, &ignored, &r->file.csv, NULL, 0, NULL, &err), &err);
-    else
-        r->matrix = r->file.matrix;
-}
-static void rows_fini(rows *r) {
-    if (r->file.format == DATA_CSV) data_matrix_fini(&r->matrix);
-    data_file_fini(&r->file);
-}
 
 /* scores of many rows, as a client would have them, in the clear: row s is slot s, element i entry i */
 static double *run_clear(const compiled *c, const double *raw, uint32_t row_count) {
@@ -170,7 +123,7 @@ static void values_that_layers_and_products_both_read_run_on_batches(void **stat
 
 /* ---- committed models, at 128 bits ---- */
 
-static compile_options options_for(const char *path, const rows *r, const char *const *names,
+static compile_options options_for(const char *path, const file_rows *r, const char *const *names,
                                    uint32_t layout) {
     return (compile_options){
         .onnx_path = path,
@@ -180,7 +133,7 @@ static compile_options options_for(const char *path, const rows *r, const char *
 
 static void a_polynomial_network_needs_one_small_key(void **state) {
     (void)state;
-    rows known = {0}, test = {0};
+    file_rows known = {0}, test = {0};
     ckks_error err = {0};
     onnx_model *model;
     compiled c;
@@ -189,7 +142,7 @@ static void a_polynomial_network_needs_one_small_key(void **state) {
     rows_read(&test, MODELS "credit-g/test.csv");
     const compile_options options =
         options_for(MODELS "credit-g/credit-g.onnx", &known, known.file.csv.names, COMPILE_LAYOUT_THROUGHPUT);
-    compile(&c, &options);
+    compiled_make(&c, &options);
     const Ckksd__V1__ModelDescription *d = c.package->manifest->description;
     check_operations(&c.package->plan);
     assert_int_equal(d->security_bits, 128);
@@ -223,7 +176,7 @@ static void a_polynomial_network_needs_one_small_key(void **state) {
 
 static void squares_need_no_key_at_all(void **state) {
     (void)state;
-    rows known = {0}, images = {0}, labels = {0};
+    file_rows known = {0}, images = {0}, labels = {0};
     compiled c;
     uint32_t right = 0;
     rows_read(&known, MODELS "mnist/calibration-images-idx3-ubyte.gz");
@@ -232,7 +185,7 @@ static void squares_need_no_key_at_all(void **state) {
     rows_read(&labels, MODELS "mnist/test-labels-idx1-ubyte.gz");
     const compile_options options =
         options_for(MODELS "mnist/mnist.onnx", &known, NULL, COMPILE_LAYOUT_THROUGHPUT);
-    compile(&c, &options);
+    compiled_make(&c, &options);
     check_operations(&c.package->plan);
     assert_int_equal(c.summary.log_n, 12);
     assert_int_equal(c.summary.key_count, 0);
@@ -258,13 +211,13 @@ static void squares_need_no_key_at_all(void **state) {
 
 static void auto_compares_both_layouts_and_keeps_the_faster(void **state) {
     (void)state;
-    rows known = {0};
+    file_rows known = {0};
     rows_read(&known, MODELS "breast-cancer/calibration.csv");
     compile_options options = options_for(MODELS "breast-cancer/breast-cancer.onnx", &known,
                                           known.file.csv.names, COMPILE_LAYOUT_AUTO);
     options.batch = 100000;
     compiled c;
-    compile(&c, &options);
+    compiled_make(&c, &options);
     assert_int_equal(c.summary.trade_count, 2);
     const compile_trade_row *many = &c.summary.trade[0], *one = &c.summary.trade[1];
     assert_int_equal(many->layout, COMPILE_LAYOUT_THROUGHPUT);
