@@ -217,7 +217,7 @@ static void keys_leave_the_device_for_others_and_come_back(void **state) {
 
 static void keys_in_use_do_not_leave_the_device(void **state) {
     (void)state;
-    start_with_keys("[keys]\nresident_bytes = 1M\n", "CKKSD_TEST_SLOW_MS=250", NULL);
+    start_with_keys("[keys]\nresident_bytes = 1M\n", "CKKSD_TEST_SLOW_MS=600", NULL);
     tiny_client others[5];
     nng_socket waiting[5];
     for (int i = 0; i < 5; i++) {
