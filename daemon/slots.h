@@ -50,8 +50,7 @@ typedef struct slot {
 typedef struct slot_group {
     slot *slots;
     uint32_t count;
-    uint64_t
-        spin_ns; /* set before slots_start: how long a slot waits awake for its next job; 0: not at all */
+    uint64_t spin_ns; /* set before slots_start: a slot waits awake so long for its next job */
 } slot_group;
 
 /* slots_start creates arenas of `arena_bytes` and threads. On failure nothing is left. */
