@@ -301,8 +301,8 @@ static void of_each_row_the_largest_values_alone_are_written_when_asked_for(void
     assert_int_equal(strncmp(text, head, strlen(head)), 0);
     for (unsigned i = 1; i <= ROWS; i++) {
         /* row, label, values, note: of all, and of the largest alone */
-        double all[8], value;
-        unsigned count = 0, index, best = 0;
+        double all[8];
+        unsigned count = 0, best = 0;
         const char *at = strchr(row_of(undisturbed, i), ',') + 1;
         for (at = strchr(at, ',') + 1; *at != ',' && *at != '\n' && count < 8;) {
             char *end;
@@ -313,7 +313,10 @@ static void of_each_row_the_largest_values_alone_are_written_when_asked_for(void
         for (unsigned k = 1; k < count; k++)
             if (all[k] > all[best]) best = k;
         at = strchr(row_of(text, i), ',') + 1;
-        assert_int_equal(sscanf(strchr(at, ',') + 1, "%u,%lf", &index, &value), 2);
+        char *end;
+        const unsigned long index = strtoul(strchr(at, ',') + 1, &end, 10);
+        assert_int_equal(*end, ',');
+        const double value = strtod(end + 1, NULL);
         assert_true(index < count && value == all[index] && all[index] == all[best]);
     }
     free(text);
@@ -473,21 +476,23 @@ static void a_journal_altered_anywhere_is_refused_or_does_no_harm(void **state) 
 /* each line good in itself: one of an earlier place where a later one was would give rows twice */
 static void lines_of_a_journal_in_another_order_are_refused(void **state) {
     (void)state;
-    char *journal_text, *part_text, *lines[8];
+    char *journal_text, *part_text;
     size_t journal_size, part_size, count = 0;
     ckks_error err;
     infer_stream_figures figures;
     two_parts(&journal_text, &journal_size, &part_text, &part_size);
-    for (char *at = journal_text; count < 8 && *at; at = strchr(at, '\n') + 1) lines[count++] = at;
-    assert_true(count >= 3 && journal_text[journal_size - 1] == '\n');
-    const size_t before = (size_t)(lines[count - 2] - journal_text),
-                 first = (size_t)(lines[count - 1] - lines[count - 2]),
+    const char *last = journal_text, *last_but_one = journal_text;
+    for (const char *at = journal_text; *at; at = strchr(at, '\n') + 1, count++)
+        last_but_one = last, last = at;
+    assert_true(journal_text[journal_size - 1] == '\n');
+    assert_true(count >= 3);
+    const size_t before = (size_t)(last_but_one - journal_text), first = (size_t)(last - last_but_one),
                  second = journal_size - before - first;
     char *swapped = malloc(journal_size);
     assert_non_null(swapped);
     memcpy(swapped, journal_text, before);
-    memcpy(swapped + before, lines[count - 1], second);
-    memcpy(swapped + before + second, lines[count - 2], first);
+    memcpy(swapped + before, last, second);
+    memcpy(swapped + before + second, last_but_one, first);
     clean();
     spill(part_path, part_text, part_size);
     spill(journal_path, swapped, journal_size);
