@@ -135,6 +135,10 @@ class Tests:
             print(f"FAILED  {name}: {type(error).__name__}: {error}", flush=True)
             traceback.print_exc()
 
+    def skip(self, count, why):
+        self.skipped += count
+        print(f"skipped: {why}", flush=True)
+
     def finish(self):
         print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
         raise SystemExit(1 if self.failed else 0)

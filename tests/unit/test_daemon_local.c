@@ -368,6 +368,8 @@ static void a_part_of_a_reply_to_a_peer_that_goes_leaves_nothing(void **state) {
         assert_in_range(s.sent, 1, all - 1);
         if (i) tell(REPLIED);
         close(fd);
+        /* the owner hears of it last */
+        for (int k = 0; k < WAIT_MS && !atomic_load(&s.lost); k++) usleep(1000);
         for (int k = 0; k < WAIT_MS && transport_pipe_count(&s.transport); k++) usleep(1000);
         assert_int_equal(atomic_load(&s.lost), 1);
         if (!i) {
