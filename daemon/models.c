@@ -37,9 +37,10 @@ static void load(model *m) {
     const server *s = m->server;
     snprintf(path, sizeof path, "%s/%s/%s/%s", s->config.models, m->name, m->version, MODEL_FILE);
     memset(&m->load_err, 0, sizeof m->load_err);
-    m->load_rc = package_load(&m->package, path, s->config.allow_insecure, &m->load_err);
+    m->load_rc = package_load(&m->load_package, path, s->config.allow_insecure, &m->load_err);
     if (m->load_rc == CKKS_OK)
-        m->load_rc = workload_prepare(&m->workload, s->device, &m->package->plan, NULL, &m->load_err);
+        m->load_rc =
+            workload_prepare(&m->load_workload, s->device, &m->load_package->plan, NULL, &m->load_err);
     if (m->load_rc == CKKS_RESOURCE_EXHAUSTED && !strcmp(m->load_err.field, "bytes")) {
         const ckks_error cause = m->load_err;
         m->load_err = (ckks_error){0};
@@ -85,6 +86,12 @@ bool models_stop(model_registry *m, uint64_t limit_ns) {
     return true;
 }
 
+/* What the loader made is the loop's. */
+static void take_over(model *m) {
+    m->package = m->load_package, m->load_package = NULL;
+    m->workload = m->load_workload, m->load_workload = NULL;
+}
+
 static void release_memory(model *m) {
     workload_destroy(m->workload);
     package_destroy(m->package);
@@ -96,6 +103,7 @@ void models_fini(model_registry *m) {
     LIST_EACH_SAFE(link, &m->all) {
         model *one = LIST_ENTRY(link, model, link);
         list_remove(link);
+        if (one->load_package) take_over(one); /* the loop ended before it heard */
         release_memory(one);
         free(one);
     }
@@ -164,6 +172,7 @@ static void on_loaded(loop_event *event) {
     server *s = m->server;
     ckks_error err = m->load_err;
     s->models.load_pending--;
+    take_over(m);
     if (m->load_rc == CKKS_OK) {
         workload_memory_account(m->workload, &m->memory);
         workload_program_config(m->workload, &m->program);

@@ -52,6 +52,9 @@ typedef struct model {
     metrics_model *metrics;
     list_node inferences; /* those that use it */
     loop_event loaded;
+    /* the loader's, until the loop hears of `loaded` and takes them over */
+    package *load_package;
+    workload *load_workload;
     ckks_status load_rc;
     ckks_error load_err;
     model_slot_job slot_jobs[METRICS_SLOTS_MAX];
