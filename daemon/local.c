@@ -1,8 +1,8 @@
 #include "daemon/local.h"
 
 #include "daemon/clock.h"
-#include "daemon/relax.h"
 #include "kernels/base/bytes.h"
+#include "kernels/base/relax.h"
 
 #include <errno.h>
 #include <pthread.h>

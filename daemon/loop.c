@@ -1,7 +1,7 @@
 #include "daemon/loop.h"
 
 #include "daemon/clock.h"
-#include "daemon/relax.h"
+#include "kernels/base/relax.h"
 
 /* Under a steady stream the queue is never empty: deadlines and the watchdog must get their turn all the
  * same. */

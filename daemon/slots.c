@@ -2,8 +2,8 @@
 
 #include "daemon/clock.h"
 #include "daemon/fault.h"
-#include "daemon/relax.h"
 #include "kernels/base/log.h"
+#include "kernels/base/relax.h"
 
 #include <stdio.h>
 #include <stdlib.h>

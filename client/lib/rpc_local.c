@@ -7,6 +7,7 @@
  * older ids are read and dropped. A pipe that was left in the middle of a message is closed.
  */
 #include "client/lib/rpc_internal.h"
+#include "kernels/base/relax.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -76,14 +77,6 @@ static int wait_for(const rpc_pipe *p, short events, uint64_t until_ns) {
     }
 }
 
-static void relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* How long a pause in a message is waited for awake. */
 static uint64_t pause_ns(void) {
     static atomic_int cores;
@@ -101,7 +94,7 @@ static bool stay_awake(uint64_t *since_ns) {
     if (!limit_ns) return false;
     const uint64_t now = rpc_now_ns();
     if (!*since_ns) *since_ns = now;
-    relax();
+    cpu_relax();
     return now - *since_ns < limit_ns;
 }
 
@@ -253,7 +246,7 @@ static int wait_for_reply(const rpc_pipe *p, uint64_t spin_ns, uint64_t until_ns
     uint8_t first;
     while (spin_ns && rpc_now_ns() - begin_ns < spin_ns) {
         if (recv(p->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN) return 0;
-        relax();
+        cpu_relax();
     }
     return wait_for(p, POLLIN, until_ns);
 }

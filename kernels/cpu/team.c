@@ -8,6 +8,8 @@
  */
 #include "kernels/cpu/team.h"
 
+#include "kernels/base/relax.h"
+
 #include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -75,14 +77,6 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void pause_briefly(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 typedef struct patience {
     uint64_t begin_ns;
     uint32_t turns;
@@ -93,7 +87,7 @@ typedef struct patience {
 /* one turn of waiting; false when it is time to sleep */
 static bool wait_turn(patience *p) {
     if (++p->turns % TURNS != 0) {
-        pause_briefly();
+        cpu_relax();
         return true;
     }
     const uint64_t now = now_ns();

@@ -1,7 +1,6 @@
 /* The cryptographic half of the client library: what it trusts, rows in and scores out. */
 #include "client/lib/crypto.h"
 #include "tests/support/alloc_fault.h"
-#include "tests/support/model_fixture.h"
 
 #include "kernels/base/bytes.h"
 #include "proto/packing.h"
@@ -14,24 +13,8 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static model_fixture fixture;
-static client_model *model;
-static client_secret_key *secret;
-
-static int set_up(void **state) {
-    (void)state;
-    ckks_error err = {0};
-    model_fixture_init(&fixture);
-    model = model_fixture_model(&fixture);
-    return client_secret_key_generate(&secret, &model->params, &err) == CKKS_OK ? 0 : -1;
-}
-static int tear_down(void **state) {
-    (void)state;
-    client_secret_key_destroy(secret);
-    client_model_destroy(model);
-    return 0;
-}
+// and these come after it
+#include "tests/support/client_words.h"
 
 /* ---- trust ---- */
 

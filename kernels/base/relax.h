@@ -1,6 +1,6 @@
 /* Waiting awake: what a thread does between two looks at what it waits for. */
-#ifndef CKKSD_RELAX_H
-#define CKKSD_RELAX_H
+#ifndef CKKS_BASE_RELAX_H
+#define CKKS_BASE_RELAX_H
 
 static inline void cpu_relax(void) {
 #if defined(__x86_64__)
