@@ -2,21 +2,26 @@
 # Checks a card: what is needed, every test on the CUDA device, compute-sanitizer on those that use it, timings. Run from a
 # device bundle; one report on stdout.
 #   run.sh [needs|tests|sanitize|bench|serve|all]      exit code 0: everything that ran passed
-#   JOBS=6 (processes at a time), LIMIT_S=300 (seconds for each), TOTAL_S=1000 (for all of them), SECONDS_EACH=3 (of load),
+#   JOBS=6 (processes at a time, over all cards), LIMIT_S=300 (seconds for each), TOTAL_S=1000 (for all of them), SECONDS_EACH=3 (of load),
 #   TOOLS="memcheck racecheck" (of compute-sanitizer), LOGS=FOLDER (keeps what each process said)
+#   BUCKETS=8 (processes that the tests are dealt to, for each tool)
 #
-# Tests share processes: to give a process its card takes a second or more, one process after the other.
+# Tests share processes: to give a process its card takes a second or more, one process after the other. With several
+# cards, processes take turns (CUDA_VISIBLE_DEVICES=0 for one alone).
 set -u
 cd "$(dirname "$0")" || exit 1
 what=${1:-all}
 export CKKSD_TEST_DEVICE=cuda B=$PWD
 cores=$(nproc 2>/dev/null || echo 2)
+cards=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then cards=1; fi
 JOBS=${JOBS:-$((cores < 4 ? 1 : cores < 12 ? cores / 2 : 6))}
 LIMIT_S=${LIMIT_S:-300}
 TOTAL_S=${TOTAL_S:-100000}
-TOOLS=${TOOLS:-memcheck racecheck initcheck synccheck}
-# sets of test_cuda_kernels that together have every radix of every pass; the longest last
-KERNEL_SIZES=${KERNEL_SIZES:-11 13 15 17 10}
+TOOLS=${TOOLS:-racecheck initcheck memcheck synccheck} # the slowest first
+# sets of test_cuda_kernels that together have every radix of every pass; the longest first
+KERNEL_SIZES=${KERNEL_SIZES:-10 11 13 15 17}
+BUCKETS=${BUCKETS:-8}
 # tests that look at a device's memory without asking
 VISIBLE='^test_(device|device_record|kernels_.*|workload)$'
 # teams that wait do not spin: tests share the machine
@@ -52,8 +57,9 @@ needs() {
 # ---- processes of several tests ----
 
 each() { # each FUNCTION: once for each line of stdin, its words as arguments, JOBS at a time
-    local line
+    local line turn=0
     while read -r line; do
+        card=$((cards > 1 ? turn++ % cards : -1))
         while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
         # shellcheck disable=SC2086 # words are arguments
         "$1" $line </dev/null &
@@ -63,8 +69,10 @@ each() { # each FUNCTION: once for each line of stdin, its words as arguments, J
 members() { # members GROUP: its tests
     case $1 in
     kernels-*64) echo "test_cuda_kernels:${1#kernels-}" ;; # one of the two data paths
-    kernels) for size in $KERNEL_SIZES; do echo "test_cuda_kernels:$size"; done ;; # both, sizes one by one
+    kernels-*) echo "test_cuda_kernels:${1#kernels-}" ;; # one of the two data paths, or one ring degree of one
     visible) ./device-tests | grep -E "$VISIBLE" ;;
+    visible-*) members visible | sed -n "${1#visible-}p" ;;
+    rest-*) members rest | awk -v b="${1#rest-}" -v n="$BUCKETS" 'NR % n == b - 1' ;;
     daemons) ./device-tests | grep -E '^test_daemon' ;;
     sources) echo test_c18_no_bypass ;; # reads the sources
     loss) echo test_device_loss ;; # its children open the card, which a process that has it open cannot pass on
@@ -77,8 +85,9 @@ run_group() { # run_group GROUP [TOOL]: its output, exit code and seconds in $wo
     rm -f "$work/$key".*
     [ $limit -gt 0 ] || return
     [ $limit -lt "$LIMIT_S" ] || limit=$LIMIT_S
-    if [ "$group" = visible ] || [[ $group =~ $VISIBLE ]]; then vars+=(CKKSD_TEST_HOST_VISIBLE=1); fi
+    if [[ $group == visible* || $group =~ $VISIBLE ]]; then vars+=(CKKSD_TEST_HOST_VISIBLE=1); fi
     if [ "$group" = sources ]; then folder=$work/source; fi
+    if [ "${card:--1}" -ge 0 ]; then vars+=(CUDA_VISIBLE_DEVICES="$card"); fi
     if [ -n "$tool" ]; then
         vars+=(CKKSD_TEST_SHORT=1)
         tool="compute-sanitizer --tool $tool --error-exitcode 9 --target-processes application-only"
@@ -139,11 +148,14 @@ verdict() { # verdict TEST KEY: what a tool says between a test's first and last
         END {print said ? "errors" : ended && !code ? "clean" : ended ? "exit:" code : !late ? "died" : begun ? ">" limit "s" : "not_run"}'
 }
 sanitize() {
-    local groups="rest kernels visible" group tool t row key clean bad late
+    local groups='' group tool t row key clean bad late
+    for t in $KERNEL_SIZES; do groups+=" kernels-$t-f64 kernels-$t-i64"; done
+    groups+=" $(seq -f 'rest-%g' "$BUCKETS" | tr '\n' ' ')"
+    groups+=" $(seq -f 'visible-%g' "$(members visible | wc -l)" | tr '\n' ' ')"
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not here: skipped"; return; }
     # left out: tests that start daemons (one for each test, and minutes for each under a tool), and the one that breaks its card
     echo "compute-sanitizer on every test that uses the card, in short, $JOBS processes at a time, $LIMIT_S s each at most"
-    for group in $groups; do for tool in $TOOLS; do echo "$group $tool"; done; done | each run_group
+    for tool in $TOOLS; do for group in $groups; do echo "$group $tool"; done; done | each run_group
     : >"$work/verdicts"
     # shellcheck disable=SC2086
     printf "  %-34s$(printf ' %%-10s%.0s' $TOOLS)\n" '' $TOOLS
@@ -156,7 +168,7 @@ sanitize() {
             done
             [ -n "$key" ] || continue # the card was not opened
             echo "$row" >>"$work/verdicts"
-            t=${t/:/, N = 2^}
+            if [[ $t =~ :([0-9]+)-(.*) ]]; then t="test_cuda_kernels, 2^${BASH_REMATCH[1]}, ${BASH_REMATCH[2]}"; fi
             # shellcheck disable=SC2086
             printf '  %-34s%s\n' "$t" "$(printf ' %-10s' $row)"
         done

@@ -8,6 +8,7 @@
 #include "kernels/scheme/internal.h"
 #include "tests/support/fixtures.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -639,16 +640,22 @@ static void every_kernel_of_the_integer_path_gives_the_cpu_words(void **state) {
     every_kernel("i64");
 }
 
-/* argument: f64 or i64, one path alone; a number: as CKKSD_TEST_SHORT; none: everything */
+/* argument: f64 or i64, one path alone; a number: as CKKSD_TEST_SHORT; 11-f64: both; none: everything */
 int main(int argc, char **argv) {
-    const bool is_number = argc > 1 && argv[1][0] >= '0' && argv[1][0] <= '9';
-    if (is_number) setenv("CKKSD_TEST_SHORT", argv[1], 1);
+    const char *path = argc > 1 ? argv[1] : "";
+    if (path[0] >= '0' && path[0] <= '9') {
+        const size_t digits = strspn(path, "0123456789");
+        char log_n[8];
+        snprintf(log_n, sizeof log_n, "%.*s", (int)digits, path);
+        setenv("CKKSD_TEST_SHORT", log_n, 1);
+        path += digits + (path[digits] == '-');
+    }
     const struct CMUnitTest f64[] = {cmocka_unit_test(every_kernel_of_the_f64_path_gives_the_cpu_words)};
     const struct CMUnitTest i64[] = {cmocka_unit_test(every_kernel_of_the_integer_path_gives_the_cpu_words)};
     int failed = 0;
-    if (argc < 2 || is_number || strcmp(argv[1], "f64") == 0)
+    if (!path[0] || strcmp(path, "f64") == 0)
         failed += cmocka_run_group_tests_name("cuda kernels, FP64", f64, NULL, NULL);
-    if (argc < 2 || is_number || strcmp(argv[1], "i64") == 0)
+    if (!path[0] || strcmp(path, "i64") == 0)
         failed += cmocka_run_group_tests_name("cuda kernels, 64-bit integers", i64, NULL, NULL);
     return failed;
 }
