@@ -19,7 +19,8 @@ typedef struct bench_options {
     ctl_options *common;
     uint32_t device_kind; /* device_kind */
     const char *selector;
-    uint32_t threads;
+    uint32_t threads[BENCH_COUNTS_MAX]; /* 0: all cores; several: ops alone, in turn */
+    uint32_t thread_counts;
     double seconds;        /* per operation */
     const char *set, *row; /* NULL = all */
     bool all_sets;

@@ -248,11 +248,7 @@ const bench_row bench_device_rows[] = {
     {0},
 };
 
-/* ---- both ways of running a row ---- */
-
-typedef struct way {
-    graph_program *program;
-} way;
+/* ---- a row as programs ---- */
 
 static ckks_status call(void *context, graph_region *region, const ckks_value *inputs, uint32_t input_count,
                         ckks_error *err) {
@@ -261,11 +257,10 @@ static ckks_status call(void *context, graph_region *region, const ckks_value *i
     return r->row->record(r, region, inputs, err);
 }
 
-static ckks_status replay_timed(uint64_t *ns, void *context, ckks_error *err) {
-    const way *w = context;
+ckks_status bench_replay_timed(uint64_t *ns, void *program, ckks_error *err) {
     graph_result result = {0};
     const ckks_status rc =
-        graph_program_replay_prepared(w->program, &result, (graph_handle){0}, GRAPH_OUTPUT_BORROWED, err);
+        graph_program_replay_prepared(program, &result, (graph_handle){0}, GRAPH_OUTPUT_BORROWED, err);
     *ns = result.replay_ns;
     graph_result_release(&result);
     return rc;
@@ -294,8 +289,8 @@ static ckks_status check_results(bench_run *r, const graph_result *result, ckks_
     return rc;
 }
 
-static ckks_status way_open(way *w, bench_run *r, graph_slot *slot, const graph_program_config *config,
-                            ckks_error *err) {
+static ckks_status program_open(graph_program **out, bench_run *r, graph_slot *slot,
+                                const graph_program_config *config, ckks_error *err) {
     ckks_value examples[2];
     graph_input sources[2];
     graph_result result = {0};
@@ -304,23 +299,19 @@ static ckks_status way_open(way *w, bench_run *r, graph_slot *slot, const graph_
         examples[i] = bench_sample_value(r->now.inputs[i]);
         sources[i] = bench_sample_input(r->now.inputs[i], &r->rig);
     }
-    if ((rc = graph_program_create(&w->program, slot, config, err)) != CKKS_OK) return rc;
-    if ((rc = graph_program_capture(w->program, 0, examples, r->rig.keys, err)) != CKKS_OK) return rc;
-    rc = graph_program_replay(w->program, &result, sources, r->now.input_count, r->rig.keys,
-                              GRAPH_OUTPUT_OWNED, err);
+    if ((rc = graph_program_create(out, slot, config, err)) != CKKS_OK) return rc;
+    if ((rc = graph_program_capture(*out, 0, examples, r->rig.keys, err)) != CKKS_OK) return rc;
+    rc = graph_program_replay(*out, &result, sources, r->now.input_count, r->rig.keys, GRAPH_OUTPUT_OWNED,
+                              err);
     if (rc == CKKS_OK) rc = check_results(r, &result, err);
     graph_result_release(&result);
     return rc;
 }
 
-ckks_status bench_run_device(bench_figure *graph, bench_figure *eager, bench_run *r, ckks_error *err) {
+ckks_status bench_programs_open(bench_programs *out, bench_run *r, bool with_eager, ckks_error *err) {
     value_signature inputs[2];
-    workspace_plan *memory = NULL;
-    graph_slot *slot = NULL;
-    way ways[2] = {0};
-    void *const contexts[2] = {&ways[0], &ways[1]};
-    bench_figure figures[2];
     ckks_status rc;
+    *out = (bench_programs){0};
     for (uint32_t i = 0; i < r->now.input_count; i++) inputs[i] = r->now.inputs[i]->signature;
     graph_program_config config = {.context = r->rig.context,
                                    .tables = r->rig.tables,
@@ -332,18 +323,19 @@ ckks_status bench_run_device(bench_figure *graph, bench_figure *eager, bench_run
                                    .output_count = r->now.output_count,
                                    .keys = r->rig.requirements,
                                    .key_count = r->rig.key_count};
-    if ((rc = graph_plan_workspace(&memory, r->rig.dev, &config, err)) != CKKS_OK) goto out;
-    config.workspace = memory;
-    if ((rc = graph_slot_create(&slot, r->rig.dev, workspace_plan_bytes(memory), err)) != CKKS_OK) goto out;
-    if ((rc = way_open(&ways[0], r, slot, &config, err)) != CKKS_OK) goto out;
+    if ((rc = graph_plan_workspace(&out->memory, r->rig.dev, &config, err)) != CKKS_OK) return rc;
+    config.workspace = out->memory;
+    if ((rc = graph_slot_create(&out->slot, r->rig.dev, workspace_plan_bytes(out->memory), err)) != CKKS_OK)
+        return rc;
+    if ((rc = program_open(&out->recorded, r, out->slot, &config, err)) != CKKS_OK || !with_eager) return rc;
     config.execution_eager = true;
-    if ((rc = way_open(&ways[1], r, slot, &config, err)) != CKKS_OK) goto out;
-    if ((rc = bench_measure(figures, r, replay_timed, contexts, 2, err)) != CKKS_OK) goto out;
-    *graph = figures[0], *eager = figures[1];
-out:
-    graph_program_destroy(ways[0].program);
-    graph_program_destroy(ways[1].program);
-    graph_slot_destroy(slot);
-    workspace_plan_destroy(memory);
-    return rc;
+    return program_open(&out->eager, r, out->slot, &config, err);
+}
+
+void bench_programs_close(bench_programs *p) {
+    graph_program_destroy(p->recorded);
+    graph_program_destroy(p->eager);
+    graph_slot_destroy(p->slot);
+    workspace_plan_destroy(p->memory);
+    *p = (bench_programs){0};
 }

@@ -15,6 +15,7 @@
 
 #define ROUNDS_MIN 5u
 #define ROUNDS_MAX 2000u
+#define BURST      3u   /* runs of a turn, with several thread counts */
 #define ERROR_MAX  1e-2 /* of slots in [-1, 1]: noise at the smallest scale, 2^28, stays far below */
 
 /* The menu that compilation chooses from, the sets that other CPU libraries publish figures for, and those of
@@ -89,22 +90,33 @@ static int compare_doubles(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* microseconds of one turn */
+static ckks_status take_turn(double *values, uint32_t burst, bench_timed one, void *context,
+                             ckks_error *err) {
+    uint64_t ns = 0;
+    ckks_status rc = burst > 1 ? one(&ns, context, err) : CKKS_OK;
+    for (uint32_t i = 0; i < burst && rc == CKKS_OK; i++) {
+        rc = one(&ns, context, err);
+        values[i] = (double)ns * 1e-3;
+    }
+    return rc;
+}
+
 ckks_status bench_measure(bench_figure *out, const bench_run *r, bench_timed one, void *const *contexts,
-                          uint32_t count, ckks_error *err) {
-    double values[BENCH_WAYS_MAX][ROUNDS_MAX];
-    uint32_t rounds = 0;
+                          uint32_t count, uint32_t burst, ckks_error *err) {
+    static double values[BENCH_WAYS_MAX][ROUNDS_MAX];
+    uint32_t rounds = 0, turns = 0;
     uint64_t ns = 0;
     ckks_status rc;
     for (uint32_t way = 0; way < count; way++)
         if ((rc = one(&ns, contexts[way], err)) != CKKS_OK) return rc; /* warm */
     const uint64_t begin = rpc_now_ns(), end = begin + (uint64_t)(r->options->seconds * count * 1e9);
-    while (rounds < ROUNDS_MAX && (rounds < ROUNDS_MIN || rpc_now_ns() < end)) {
+    while (rounds + burst <= ROUNDS_MAX && (rounds < ROUNDS_MIN || rpc_now_ns() < end)) {
         for (uint32_t turn = 0; turn < count; turn++) {
-            const uint32_t way = (rounds + turn) % count; /* who goes first alternates */
-            if ((rc = one(&ns, contexts[way], err)) != CKKS_OK) return rc;
-            values[way][rounds] = (double)ns * 1e-3;
+            const uint32_t way = (turns + turn) % count; /* who goes first alternates */
+            if ((rc = take_turn(values[way] + rounds, burst, one, contexts[way], err)) != CKKS_OK) return rc;
         }
-        rounds++;
+        rounds += burst, turns++;
     }
     for (uint32_t way = 0; way < count; way++) {
         const double *v = values[way];
@@ -116,20 +128,52 @@ ckks_status bench_measure(bench_figure *out, const bench_run *r, bench_timed one
 
 static ckks_status host_timed(uint64_t *ns, void *context, ckks_error *err) {
     bench_run *r = context;
+    if (r->threads) omp_set_num_threads((int)r->threads);
     const uint64_t begin = rpc_now_ns();
     const ckks_status rc = r->row->once(r, err);
     *ns = rpc_now_ns() - begin;
     return rc;
 }
 
-static ckks_status run_host(bench_figure *out, bench_run *r, ckks_error *err) {
+static ckks_status check_host(bench_run *r, ckks_error *err) {
+    const ckks_status rc = r->row->once(r, err);
+    if (rc == CKKS_OK && r->row->check_host) return r->row->check_host(r, err);
+    r->error = -1;
+    return rc;
+}
+
+/* figures of the recording and the eager program, or of the host's call */
+static ckks_status measure_ways(bench_figure figures[2], bench_run *r, ckks_error *err) {
+    bench_programs programs = {0};
     void *const context[] = {r};
-    ckks_status rc = r->row->once(r, err);
-    if (rc == CKKS_OK && r->row->check_host)
-        rc = r->row->check_host(r, err);
-    else
-        r->error = -1;
-    return rc == CKKS_OK ? bench_measure(out, r, host_timed, context, 1, err) : rc;
+    ckks_status rc;
+    if (r->row->once) {
+        rc = check_host(r, err);
+        return rc == CKKS_OK ? bench_measure(figures, r, host_timed, context, 1, 1, err) : rc;
+    }
+    if ((rc = bench_programs_open(&programs, r, true, err)) == CKKS_OK) {
+        void *const ways[] = {programs.recorded, programs.eager};
+        rc = bench_measure(figures, r, bench_replay_timed, ways, 2, 1, err);
+    }
+    bench_programs_close(&programs);
+    return rc;
+}
+
+/* figures of the same thing with each thread count */
+static ckks_status measure_threads(bench_figure *figures, bench_run *runs, uint32_t count, ckks_error *err) {
+    bench_programs programs[BENCH_COUNTS_MAX] = {0};
+    void *contexts[BENCH_COUNTS_MAX];
+    const bool is_host = runs->row->once != NULL;
+    ckks_status rc = CKKS_OK;
+    for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
+        rc = is_host ? check_host(&runs[i], err) : bench_programs_open(&programs[i], &runs[i], false, err);
+        contexts[i] = is_host ? (void *)&runs[i] : programs[i].recorded;
+    }
+    if (rc == CKKS_OK)
+        rc = bench_measure(figures, runs, is_host ? host_timed : bench_replay_timed, contexts, count, BURST,
+                           err);
+    for (uint32_t i = 0; i < count; i++) bench_programs_close(&programs[i]);
+    return rc;
 }
 
 /* ---- printing ---- */
@@ -137,6 +181,9 @@ static ckks_status run_host(bench_figure *out, bench_run *r, ckks_error *err) {
 static const char heading[] =
     "                                         median us  10 % .. 90 %          minimum "
     "   runs";
+static const char threads_heading[] =
+    "                                     threads   median us  10 % .. 90 %          minimum "
+    "   runs  times as fast, by minima and medians";
 
 static void print_change(bench_run *r, const bench_figure *f, const char *member) {
     const double before = bench_earlier_find(&r->earlier, r->set->name, r->row->name, member);
@@ -160,6 +207,22 @@ static void print_text(bench_run *r, const bench_figure *graph, const bench_figu
     fflush(stdout);
 }
 
+/* how many times as fast as the first thread count */
+static double speedup(const bench_figure *figures, uint32_t i, bool by_minima) {
+    return by_minima ? figures->min_us / figures[i].min_us : figures->median_us / figures[i].median_us;
+}
+
+static void print_threads(const bench_run *runs, const bench_figure *figures, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        const bench_figure *f = &figures[i];
+        printf("  %-36s %5u %11.1f  %9.1f .. %-9.1f %9.1f  %5u", i ? "" : runs->row->name, runs[i].threads,
+               f->median_us, f->low_us, f->high_us, f->min_us, f->rounds);
+        if (i) printf("  %.2f  %.2f", speedup(figures, i, true), speedup(figures, i, false));
+        printf("\n");
+    }
+    fflush(stdout);
+}
+
 static void json_figure(json_writer *j, const char *prefix, const bench_figure *f) {
     char name[32];
     const struct {
@@ -173,7 +236,23 @@ static void json_figure(json_writer *j, const char *prefix, const bench_figure *
     }
 }
 
-static void print_json(bench_run *r, const bench_figure *graph, const bench_figure *eager) {
+static void json_threads(json_writer *j, const bench_run *runs, const bench_figure *figures, uint32_t count) {
+    json_list(j, "threads");
+    for (uint32_t i = 0; i < count; i++) {
+        json_object(j, NULL);
+        json_integer(j, "threads", runs[i].threads);
+        json_figure(j, "", &figures[i]);
+        json_integer(j, "rounds", figures[i].rounds);
+        json_number(j, "speedup", speedup(figures, i, false));
+        json_number(j, "speedup_min", speedup(figures, i, true));
+        json_close_object(j);
+    }
+    json_close_list(j);
+}
+
+/* figures: of the recording; threads: [run_count], NULL unless there are several */
+static void print_json(bench_run *r, const bench_figure *graph, const bench_figure *eager,
+                       const bench_figure *threads, uint32_t run_count) {
     json_writer *j = r->json;
     const double before = bench_earlier_find(&r->earlier, r->set->name, r->row->name, "median_us");
     json_object(j, NULL); /* bench_earlier_find depends on this order */
@@ -189,6 +268,7 @@ static void print_json(bench_run *r, const bench_figure *graph, const bench_figu
     if (r->error >= 0) json_number(j, "error", r->error);
     json_bool(j, "insecure", params_security_bits(r->rig.params) < 128);
     if (before > 0) json_number(j, "before_us", before);
+    if (threads) json_threads(j, r, threads, run_count);
     json_close_object(j);
     print_change(r, graph, "median_us");
     if (eager) print_change(r, eager, "eager_median_us");
@@ -272,30 +352,49 @@ static void state_close(bench_run *r) {
     *s = (bench_state){0};
 }
 
-static ckks_status run_row(bench_run *r, const bench_row *row, ckks_error *err) {
-    bench_figure graph, eager;
-    r->row = row;
-    r->error = 0;
-    ckks_status rc = row->open(r, err);
-    if (rc == CKKS_OK) rc = row->once ? run_host(&graph, r, err) : bench_run_device(&graph, &eager, r, err);
-    state_close(r);
+/* a device, and a run on it, for each thread count */
+typedef struct ops {
+    bench_run runs[BENCH_COUNTS_MAX];
+    device *devices[BENCH_COUNTS_MAX];
+    uint32_t count;
+} ops;
+
+static ckks_status run_row(ops *o, const bench_row *row, ckks_error *err) {
+    bench_figure figures[BENCH_WAYS_MAX];
+    bench_run *first = o->runs;
+    const bool is_json = first->options->common->json, is_alone = o->count == 1;
+    const bench_figure *eager = is_alone && !row->once ? &figures[1] : NULL;
+    ckks_status rc = CKKS_OK;
+    for (uint32_t i = 0; i < o->count && rc == CKKS_OK; i++) {
+        o->runs[i].row = row;
+        o->runs[i].error = 0;
+        rc = row->open(&o->runs[i], err);
+    }
+    if (rc == CKKS_OK)
+        rc = is_alone ? measure_ways(figures, first, err) : measure_threads(figures, o->runs, o->count, err);
+    for (uint32_t i = 0; i < o->count; i++) state_close(&o->runs[i]);
     if (rc != CKKS_OK) return rc;
-    if (r->options->common->json)
-        print_json(r, &graph, row->once ? NULL : &eager);
+    if (is_json)
+        print_json(first, figures, eager, is_alone ? NULL : figures, o->count);
+    else if (is_alone)
+        print_text(first, figures, eager);
     else
-        print_text(r, &graph, row->once ? NULL : &eager);
+        print_threads(o->runs, figures, o->count);
     return CKKS_OK;
 }
 
-static ckks_status run_set(bench_run *r, device *dev, const bench_set *s, ckks_error *err) {
-    ckks_status rc = set_open(r, dev, s, err);
-    if (rc == CKKS_OK && !r->options->common->json)
+static ckks_status run_set(ops *o, const bench_set *s, ckks_error *err) {
+    const bench_options *options = o->runs->options;
+    ckks_status rc = CKKS_OK;
+    for (uint32_t i = 0; i < o->count && rc == CKKS_OK; i++)
+        rc = set_open(&o->runs[i], o->devices[i], s, err);
+    if (rc == CKKS_OK && !options->common->json)
         printf("%s%s\n", s->name,
-               params_security_bits(r->rig.params) < 128 ? "  (INSECURE: for comparison only)" : "");
+               params_security_bits(o->runs->rig.params) < 128 ? "  (INSECURE: for comparison only)" : "");
     for (size_t t = 0; t < ROW_TABLES; t++)
         for (const bench_row *row = row_tables[t]; row->name && rc == CKKS_OK; row++)
-            if (is_row_wanted(r->options, s, row)) rc = run_row(r, row, err);
-    set_close(r);
+            if (is_row_wanted(options, s, row)) rc = run_row(o, row, err);
+    for (uint32_t i = 0; i < o->count; i++) set_close(&o->runs[i]);
     return rc;
 }
 
@@ -306,51 +405,64 @@ static bool is_wanted(const bench_options *o, const bench_set *s) {
     return has_row && (o->set ? strstr(s->name, o->set) != NULL : o->all_sets || !s->is_large);
 }
 
-static void print_head(const bench_options *o, json_writer *j, const device *dev) {
+static void print_head(const ops *o, json_writer *j) {
     char machine[128];
-    if (o->common->json) {
+    const uint32_t host = o->runs->threads ? o->runs->threads : (uint32_t)omp_get_max_threads();
+    const char *description = device_describe(o->devices[0]);
+    if (o->runs->options->common->json) {
         json_object(j, NULL);
         json_string(j, "machine", bench_machine(machine));
-        json_string(j, "device", device_describe(dev));
-        json_integer(j, "threads", (uint64_t)omp_get_max_threads());
+        json_string(j, "device", description);
+        json_integer(j, "threads", host);
         json_string(j, "version", CKKSD_VERSION);
         json_list(j, "results");
         return;
     }
-    printf("%s; %s; host %d thread%s\n%s\n", bench_machine(machine), device_describe(dev),
-           omp_get_max_threads(), omp_get_max_threads() == 1 ? "" : "s", heading);
+    printf("%s; %s", bench_machine(machine), description);
+    for (uint32_t i = 1; i < o->count; i++) printf(", in turn with %u", o->runs[i].threads);
+    if (o->count == 1) printf("; host %u thread%s", host, host == 1 ? "" : "s");
+    printf("\n%s\n", o->count == 1 ? heading : threads_heading);
+}
+
+static ckks_status ops_open(ops *o, const bench_options *options, json_writer *j, ckks_error *err) {
+    ckks_status rc = CKKS_OK;
+    o->count = options->thread_counts;
+    for (uint32_t i = 0; i < o->count && rc == CKKS_OK; i++) {
+        const device_config config = {.kind = (device_kind)options->device_kind,
+                                      .selector = options->selector,
+                                      .threads = options->threads[i]};
+        o->runs[i] = (bench_run){.options = options, .threads = options->threads[i], .json = j};
+        rc = device_open(&o->devices[i], &config, err);
+    }
+    return rc;
 }
 
 int bench_ops(const bench_options *options) {
     ckks_error err = {0};
     json_writer j;
     uint32_t chosen = 0;
-    device *dev = NULL;
-    bench_run r = {.options = options, .json = &j};
-    const device_config config = {.kind = (device_kind)options->device_kind,
-                                  .selector = options->selector,
-                                  .threads = options->threads};
+    ops all = {0};
     json_begin(&j);
-    if (options->threads) omp_set_num_threads((int)options->threads); /* of the host rows */
     for (size_t i = 0; i < SET_COUNT; i++) chosen += is_wanted(options, &sets[i]);
     ckks_status rc =
         chosen ? CKKS_OK
                : ckks_error_set(&err, CKKS_INVALID_ARGUMENT, options->row ? "row" : "set",
                                 "nothing is chosen: no set with \"%s\" in its name has a row with \"%s\"",
                                 options->set ? options->set : "", options->row ? options->row : "");
-    if (rc == CKKS_OK && options->compare) rc = bench_earlier_load(&r.earlier, options->compare, &err);
-    if (rc == CKKS_OK) rc = device_open(&dev, &config, &err);
-    if (rc == CKKS_OK) print_head(options, &j, dev);
+    if (rc == CKKS_OK) rc = ops_open(&all, options, &j, &err);
+    if (rc == CKKS_OK && options->compare)
+        rc = bench_earlier_load(&all.runs->earlier, options->compare, &err);
+    if (rc == CKKS_OK) print_head(&all, &j);
     for (size_t i = 0; i < SET_COUNT && rc == CKKS_OK; i++)
-        if (is_wanted(options, &sets[i])) rc = run_set(&r, dev, &sets[i], &err);
+        if (is_wanted(options, &sets[i])) rc = run_set(&all, &sets[i], &err);
     if (rc == CKKS_OK && options->common->json) {
         json_close_list(&j);
         json_close_object(&j);
         json_end(&j);
     }
     json_discard(&j);
-    bench_earlier_fini(&r.earlier);
-    device_close(dev);
+    bench_earlier_fini(&all.runs->earlier);
+    for (uint32_t i = 0; i < all.count; i++) device_close(all.devices[i]);
     if (rc != CKKS_OK) return ctl_fail(options->common, &err);
-    return r.worse ? EXIT_MISMATCH : EXIT_GOOD;
+    return all.runs->worse ? EXIT_MISMATCH : EXIT_GOOD;
 }

@@ -181,7 +181,7 @@ int bench_program(const bench_options *options) {
     graph_bench_result result;
     const device_config config = {.kind = (device_kind)options->device_kind,
                                   .selector = options->selector,
-                                  .threads = options->threads};
+                                  .threads = options->threads[0]};
     ckks_status rc = device_open(&dev, &config, &err);
     if (rc == CKKS_OK) rc = bench_plan_open(&program, options, &err);
     if (rc == CKKS_OK) rc = run_plan(&result, options, dev, program.plan, &err);

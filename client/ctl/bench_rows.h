@@ -1,8 +1,8 @@
 /*
  * `ckksctl bench ops`: one row is one operation on one parameter set. A row makes what it needs beside the
  * set's two samples, is run and checked once, and then timed: device rows both eagerly and from a recording,
- * in turn. Names of sets and rows are what results and figures of other libraries are matched by
- * (tests/bench): do not rename.
+ * in turn; with several thread counts from recordings alone, in turn by count. Names of sets and rows are
+ * what results and figures of other libraries are matched by (tests/bench): do not rename.
  *
  * A new row: its functions in bench_host.c, bench_device.c or bench_linear.c and a line in the table there.
  */
@@ -45,8 +45,10 @@ typedef struct bench_state {
     uint8_t seed[SEED_BYTES];
 } bench_state;
 
+/* With several thread counts each has a run, with a device, keys and inputs of its own. */
 typedef struct bench_run {
     const bench_options *options;
+    uint32_t threads; /* 0: not chosen */
     const bench_set *set;
     bench_rig rig;
     bench_sample a, b;
@@ -97,12 +99,24 @@ typedef struct bench_figure {
     double median_us, low_us, high_us, min_us;
     uint32_t rounds;
 } bench_figure;
-/* bench_run_device checks the row's results and fills figures of both ways. */
-ckks_status bench_run_device(bench_figure *graph, bench_figure *eager, bench_run *r, ckks_error *err);
-/* bench_measure times `count` contenders in turn until the row's time is over. */
-#define BENCH_WAYS_MAX 2u
 typedef ckks_status (*bench_timed)(uint64_t *ns, void *context, ckks_error *err);
+
+/* A device row as programs on the run's device. */
+typedef struct bench_programs {
+    workspace_plan *memory;
+    graph_slot *slot;
+    graph_program *recorded, *eager; /* eager: NULL unless asked for */
+} bench_programs;
+/* bench_programs_open runs the row in each way and checks the results; close also after a failure. */
+ckks_status bench_programs_open(bench_programs *out, bench_run *r, bool with_eager, ckks_error *err);
+void bench_programs_close(bench_programs *p); /* accepts zeroed */
+ckks_status bench_replay_timed(uint64_t *ns, void *program, ckks_error *err);
+
+/* bench_measure times `count` contenders in turn until the row's time is over: `burst` runs a turn, after one
+ * that is not counted where there are several (what the contender before has left in the caches is not its
+ * own). */
+#define BENCH_WAYS_MAX BENCH_COUNTS_MAX
 ckks_status bench_measure(bench_figure *out, const bench_run *r, bench_timed one, void *const *contexts,
-                          uint32_t count, ckks_error *err);
+                          uint32_t count, uint32_t burst, ckks_error *err);
 
 #endif

@@ -338,7 +338,7 @@ int bench_serve(const bench_options *options) {
     bool is_good = true;
     const device_config config = {.kind = (device_kind)options->device_kind,
                                   .selector = options->selector,
-                                  .threads = options->threads};
+                                  .threads = options->threads[0]};
     ckks_status rc = device_open(&dev, &config, &err);
     if (rc == CKKS_OK) rc = bench_plan_open(&program, options, &err);
     if (rc == CKKS_OK) rc = workload_prepare(&load, dev, program.plan, NULL, &err);

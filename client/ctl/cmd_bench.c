@@ -29,7 +29,10 @@ enum {
 static const struct argp_option options[] = {
     {"device", OPTION_DEVICE, "KIND", 0, "auto (default), cpu or cuda", 0},
     {"gpu", OPTION_SELECTOR, "WHICH", 0, "index or UUID of the GPU", 0},
-    {"threads", OPTION_THREADS, "N", 0, "CPU threads inside each operation (default: all cores)", 0},
+    {"threads", OPTION_THREADS, "N,...", 0,
+     "CPU threads inside each operation (default: all cores); ops: several counts take turns, each against "
+     "the first, on recordings alone",
+     0},
     {"seconds", OPTION_SECONDS, "S", 0,
      "ops: time for each operation (default 0.3); serve, load: for each number of slots (default 5)", 0},
     {"set", OPTION_SET, "TEXT", 0,
@@ -50,18 +53,20 @@ static const struct argp_option options[] = {
     {"breakdown", OPTION_BREAKDOWN, 0, 0, "load: where a request's time goes, by stage", 0},
     {0}};
 
-static void parse_slots(bench_options *o, char *text, struct argp_state *state) {
+/* up to BENCH_COUNTS_MAX numbers from 1 to max; returns how many */
+static uint32_t parse_counts(uint32_t counts[BENCH_COUNTS_MAX], char *text, unsigned long max,
+                             const char *name, struct argp_state *state) {
     char *end = text;
-    o->slot_counts = 0;
+    uint32_t found = 0;
     do {
         char *start = end;
         const unsigned long count = strtoul(start, &end, 10);
-        if (end == start || (*end && *end != ',') || count < 1 || count > BENCH_SLOTS_MAX ||
-            o->slot_counts == BENCH_COUNTS_MAX)
-            argp_error(state, "--slots takes up to %u numbers from 1 to %u, with commas between",
-                       BENCH_COUNTS_MAX, BENCH_SLOTS_MAX);
-        o->slots[o->slot_counts++] = (uint32_t)count;
+        if (end == start || (*end && *end != ',') || count < 1 || count > max || found == BENCH_COUNTS_MAX)
+            argp_error(state, "--%s takes up to %u numbers from 1 to %lu, with commas between", name,
+                       BENCH_COUNTS_MAX, max);
+        counts[found++] = (uint32_t)count;
     } while (*end++ == ',');
+    return found;
 }
 
 static uint32_t parse_count(const char *text, unsigned long max, const char *name, struct argp_state *state) {
@@ -85,7 +90,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->bench.selector = argument;
         return 0;
     case OPTION_THREADS:
-        a->bench.threads = parse_count(argument, 1024, "threads", state);
+        a->bench.thread_counts = parse_counts(a->bench.threads, argument, 1024, "threads", state);
         return 0;
     case OPTION_SECONDS:
         a->bench.seconds = strtod(argument, &end);
@@ -108,7 +113,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->bench.rounds = parse_count(argument, 100000, "rounds", state);
         return 0;
     case OPTION_SLOTS:
-        parse_slots(&a->bench, argument, state);
+        a->bench.slot_counts = parse_counts(a->bench.slots, argument, BENCH_SLOTS_MAX, "slots", state);
         return 0;
     case OPTION_TENANTS:
         a->bench.tenants = parse_count(argument, 1000, "tenants", state);
@@ -136,6 +141,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
             argp_error(state, "ops, program, serve or load?");
         else if (!strcmp(a->what, "load") && !a->bench.package)
             argp_error(state, "load which model?");
+        else if (a->bench.thread_counts > 1 && (strcmp(a->what, "ops") != 0 || a->bench.compare))
+            argp_error(state, "--threads takes several counts for ops alone, without --compare");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -152,7 +159,9 @@ static const struct argp parser = {
     "for the parameter sets that compilation "
     "chooses from and for those that other libraries publish figures for "
     "(INSECURE where they are over the security table). Results are decrypted "
-    "and compared before they are timed.\n\n"
+    "and compared before they are timed. With --threads 1,2 each count has a "
+    "device of its own and they take turns, so that a core that changes its "
+    "speed does so for all; the ratio is printed.\n\n"
     "program: a model package, eager against recorded, with the same staging, "
     "ownership, checks and memory; every "
     "result is compared word for word.\n\n"
@@ -162,6 +171,7 @@ static const struct argp parser = {
     "the CPU computes; exit code 8 if one differs.\n\n"
     "Examples:\n"
     "  ckksctl bench ops --set 2^13 --row rotat --threads 1\n"
+    "  ckksctl bench ops --set 2^14 --threads 1,2\n"
     "  ckksctl bench ops --json > before.json\n"
     "  ckksctl bench ops --compare before.json\n"
     "  ckksctl bench program mnist.ckm --rounds 50\n"
@@ -173,8 +183,12 @@ static const struct argp parser = {
     0};
 
 int command_bench(int argc, char **argv) {
-    arguments a = {
-        .bench = {.rounds = 20, .slots = {1, 2, 4, 8}, .slot_counts = 4, .tenants = 1, .inputs = 4}};
+    arguments a = {.bench = {.thread_counts = 1,
+                             .rounds = 20,
+                             .slots = {1, 2, 4, 8},
+                             .slot_counts = 4,
+                             .tenants = 1,
+                             .inputs = 4}};
     argp_parse(&parser, argc, argv, 0, NULL, &a);
     a.bench.common = &a.common;
     const bool is_load = !strcmp(a.what, "load"), is_serve = !strcmp(a.what, "serve");

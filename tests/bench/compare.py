@@ -5,6 +5,7 @@
     tests/bench/compare.py results.json --all              rows without a target or a peer too
     tests/bench/compare.py results.json --machine Xeon     peers of that machine only: theirs and ours on one processor
     tests/bench/compare.py all-cores.json --against one.json     the same rows of two runs, and their ratio
+    tests/bench/compare.py a.json --threads b.json ...           runs with --threads N,M beside each other: N, M, N / M of each
 
 Figures of peers.csv are minima for CPUs and medians for GPUs; ours are taken likewise (--statistic overrides). A set in
 peers.csv and targets.csv stands for every set of ours whose name begins with it.
@@ -88,10 +89,29 @@ def against_run(data, other, statistic):
             table(["operation, µs", other["device"], data["device"], "ratio"], lines)
 
 
+def threads_side_by_side(runs, statistic):
+    found = [{(r["set"], r["operation"]): r["threads"] for r in run["results"] if "threads" in r} for run in runs]
+    for name, rows in by_set(runs[0]["results"]).items():
+        lines = []
+        for r in rows:
+            line = [r["operation"]]
+            for of_run in found:
+                teams = of_run.get((name, r["operation"]))
+                if not teams:
+                    line += ["", ""]
+                    continue
+                line.append(" / ".join(microseconds(t[statistic]) for t in teams))
+                line.append(" / ".join(times(teams[0][statistic] / t[statistic]) for t in teams[1:]))
+            lines.append(line)
+        title(name, rows)
+        table(["operation, µs"] + [head for i in range(len(runs)) for head in (f"run {i + 1}", "ratio")], lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results")
     parser.add_argument("--against", metavar="RESULTS")
+    parser.add_argument("--threads", metavar="RESULTS", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--machine", metavar="TEXT", default="")
     parser.add_argument("--statistic", choices=["min_us", "median_us", "eager_median_us", "eager_min_us"])
@@ -105,7 +125,13 @@ def main():
     threads = f", {data['threads']} thread{'s' if data['threads'] != 1 else ''} on the host" if "threads" in data else ""
     print(f"{data['machine']}; {data['device']}{threads}; "
           f"{'minima' if statistic.endswith('min_us') else 'medians'} of ours, version {data['version']}\n")
-    if options.against:
+    if options.threads is not None:
+        runs = [data]
+        for path in options.threads:
+            with open(path, encoding="utf-8") as f:
+                runs.append(json.load(f))
+        threads_side_by_side(runs, statistic)
+    elif options.against:
         with open(options.against, encoding="utf-8") as f:
             against_run(data, json.load(f), statistic)
     else:

@@ -294,6 +294,21 @@ def benchmarks_run_and_check_their_results(user, package):
     table = subprocess.run([sys.executable, f"{harness.ROOT}/tests/bench/compare.py", earlier, "--all"], text=True,
                            capture_output=True, check=True).stdout
     assert "| rotate |" in table and "8 hoisted rotations" in table
+    teams = user.json(*short, "rotate", "--threads", "1,2")
+    for r in teams["results"] + user.json(*short, "encode", "--threads", "1,2")["results"]:
+        one, two = r["threads"]
+        assert (one["threads"], two["threads"]) == (1, 2) and one["rounds"] == two["rounds"] >= 5
+        assert one["median_us"] == r["median_us"] and "eager_median_us" not in r
+        assert one["speedup"] == 1 and abs(two["speedup_min"] - one["min_us"] / two["min_us"]) < 1e-6
+    with open(earlier, "w", encoding="utf-8") as file:
+        json.dump(teams, file)
+    table = subprocess.run([sys.executable, f"{harness.ROOT}/tests/bench/compare.py", earlier, "--threads", earlier], text=True,
+                           capture_output=True, check=True).stdout
+    assert table.count("| rotate | ") == 1 and table.count(" / ") == 2
+    text = user.expect(0, *short, "rotate", "--threads", "2,1").stdout
+    assert "in turn with 1" in text and "eager" not in text
+    for wrong in (["ops", "--threads", "1,,2"], ["ops", "--threads", "1,2", "--compare", earlier], ["program", package, "--threads", "1,2"]):
+        user.expect(2, "bench", *wrong)
     program = user.json("bench", "program", package, "--rounds", "3", "--device", "cpu")
     assert program["rounds_checked"] >= 6 and program["summary"]
     serve = user.json("bench", "serve", package, "--slots", "1,3", "--seconds", "0.2", "--tenants", "2", "--device", "cpu")
