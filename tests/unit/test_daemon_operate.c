@@ -1,6 +1,7 @@
 /* What operators do to a running daemon: reload, load, unload, drain, delete. */
 #include "proto/token.h"
 #include "tests/support/daemon_words.h"
+#include "tests/support/fixtures.h"
 
 #include <sys/wait.h>
 
@@ -199,7 +200,10 @@ static void the_metrics_page_is_what_prometheus_reads(void **state) {
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (!strstr(page, wanted[i])) fail_msg("the page lacks %s", wanted[i]);
-    assert_null(strstr(page, "ckksd_gpu_")); /* a CPU has none */
+    if (fixture_device_kind() == DEVICE_CUDA)
+        assert_non_null(strstr(page, "ckksd_gpu_temperature_celsius "));
+    else
+        assert_null(strstr(page, "ckksd_gpu_")); /* a CPU has none */
     const char *body = strstr(page, "\r\n\r\n");
     assert_non_null(body);
     snprintf(path, sizeof path, "%s/metrics", d.folder);
