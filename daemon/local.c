@@ -1,6 +1,7 @@
 #include "daemon/local.h"
 
 #include "daemon/clock.h"
+#include "daemon/local_memory.h"
 #include "kernels/base/bytes.h"
 #include "kernels/base/relax.h"
 
@@ -33,6 +34,7 @@ typedef enum peer_phase {
     PEER_GREETING,
     PEER_PREFIX,
     PEER_BODY,
+    PEER_MEMORY,  /* a message is put into lent memory; its bell ends that */
     PEER_WAITING, /* a message is complete, and no context was free */
 } peer_phase;
 
@@ -59,6 +61,9 @@ typedef struct local_peer {
     struct local_out *out;
     list_node held; /* writes that wait for a rest */
     transport_body body;
+    local_memory memory;
+    size_t copied;   /* of a message in `memory` */
+    bool is_trusted; /* showed a good token */
 } local_peer;
 
 typedef struct local_listener {
@@ -157,6 +162,7 @@ static void peer_close(local_peer *p) {
     list_remove(&p->link);
     transport_pipe_remove(t, p->id);
     transport_body_free(t, &p->body);
+    local_memory_end(&p->memory);
     if (p->out) out_close(p->out);
     uv_close((uv_handle_t *)&p->uv, on_peer_closed);
     transport_socket *s = &t->sockets[p->kind];
@@ -242,17 +248,43 @@ static bool body_create(transport_body *out, transport *t, size_t bytes) {
     return true;
 }
 
+static uint32_t lent_count(const transport *t) {
+    uint32_t count = 0;
+    LIST_EACH(link, &t->local_peers) count += LIST_ENTRY(link, local_peer, link)->memory.head != NULL;
+    return count;
+}
+
+/* A peer asked for memory, which those get that showed a good token, one each. false: it is out of step. */
+static bool lend(local_peer *p) {
+    const transport *t = p->transport;
+    uv_os_fd_t fd;
+    if (p->memory.head || uv_fileno((const uv_handle_t *)&p->uv, &fd) != 0 || !out_begin(p->out))
+        return false;
+    const bool may_write = uv_stream_get_write_queue_size((const uv_stream_t *)&p->uv) == 0;
+    const bool has_some = p->is_trusted && lent_count(t) < t->lent_max;
+    ckks_status rc = CKKS_IO;
+    if (may_write) rc = has_some ? local_memory_lend(&p->memory, fd) : local_memory_refuse(fd);
+    out_end(p->out);
+    return rc != CKKS_IO;
+}
+
 /* false: the peer is not one of ours */
 static bool read_prefix(local_peer *p) {
     transport *t = p->transport;
+    const uint8_t type = p->head[0];
     uint64_t bytes = 0;
     for (uint32_t i = 1; i < PREFIX_BYTES; i++) bytes = bytes << 8 | p->head[i];
-    if (p->head[0] != TYPE_MESSAGE || bytes < 4) return false;
+    p->have = 0;
+    if (type == LOCAL_MEMORY_TYPE_LEND) return bytes == 0 && lend(p);
+    if (type != TYPE_MESSAGE && type != LOCAL_MEMORY_TYPE) return false;
+    if (type == LOCAL_MEMORY_TYPE && (!p->memory.head || bytes > LOCAL_MEMORY_BYTES)) return false;
+    if (bytes < 4) return false;
     if (bytes > t->sockets[p->kind].message_bytes_max) return false;
     p->began_ns = clock_now_ns();
     if (!body_create(&p->body, t, (size_t)bytes)) return false;
     if (t->callbacks.coming) t->callbacks.coming(t->callbacks.data, p->kind, bytes);
-    p->phase = PEER_BODY, p->have = 0;
+    p->phase = type == TYPE_MESSAGE ? PEER_BODY : PEER_MEMORY;
+    p->copied = 0;
     return true;
 }
 
@@ -262,6 +294,7 @@ static void on_room(uv_handle_t *handle, size_t wanted, uv_buf_t *out) {
     uint8_t *to = p->phase == PEER_BODY ? p->body.data : p->head;
     const size_t size = p->phase == PEER_BODY       ? p->body.bytes
                         : p->phase == PEER_GREETING ? GREETING_BYTES
+                        : p->phase == PEER_MEMORY   ? 1
                                                     : PREFIX_BYTES;
     const size_t left = size - p->have;
     out->base = (char *)to + p->have;
@@ -292,6 +325,23 @@ static bool read_on(local_peer *p) {
     return true;
 }
 
+/* The same for a message in lent memory. Its bell stays on the socket. */
+static void copy_on(local_peer *p) {
+    if (!p->transport->loop->spin_ns) return;
+    const uint64_t begin_ns = clock_now_ns();
+    uint64_t now_ns = begin_ns, last_ns = begin_ns;
+    while (p->copied < p->body.bytes && now_ns - last_ns < BODY_PAUSE_NS &&
+           now_ns - begin_ns < BODY_TURN_NS) {
+        const size_t before = p->copied;
+        local_memory_copy(&p->memory, p->body.data, &p->copied, p->body.bytes, false);
+        now_ns = clock_now_ns();
+        if (p->copied > before)
+            last_ns = now_ns;
+        else
+            cpu_relax();
+    }
+}
+
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer) {
     local_peer *p = LIST_ENTRY(stream, local_peer, uv);
     (void)buffer;
@@ -310,8 +360,18 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer) 
         else
             p->phase = PEER_PREFIX, p->have = 0;
     } else if (p->phase == PEER_PREFIX && p->have == PREFIX_BYTES) {
-        if (!read_prefix(p)) peer_close(p);
+        if (!read_prefix(p))
+            peer_close(p);
+        else if (p->phase == PEER_MEMORY)
+            copy_on(p);
         loop_touch(p->transport->loop);
+    } else if (p->phase == PEER_MEMORY && p->have == 1) {
+        if (p->head[0] != LOCAL_MEMORY_BELL) {
+            peer_close(p);
+            return;
+        }
+        local_memory_copy(&p->memory, p->body.data, &p->copied, p->body.bytes, true);
+        deliver(p);
     } else if (p->phase == PEER_BODY && p->have == p->body.bytes) {
         deliver(p);
     }
@@ -509,6 +569,10 @@ static uint64_t user_of(const uv_pipe_t *pipe, bool *is_known) {
     *is_known = uv_fileno((const uv_handle_t *)pipe, &fd) == 0 &&
                 getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0;
     return credentials.uid;
+}
+
+void local_trust(const transport_context *context) {
+    if (context->is_local && context->peer) context->peer->is_trusted = true;
 }
 
 bool local_user(const transport_context *context, uint64_t *uid) {

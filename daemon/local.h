@@ -10,6 +10,9 @@
  * A peer's message is read straight to where it stays, one at a time: a complete one waits for a free context
  * and nothing more is read from that peer meanwhile, so that memory stays within pipes + contexts.
  *
+ * A large message may come through memory that was lent to the peer (proto/local_memory.h), one area each: it
+ * is copied out once, to where a message from the socket would be, and is like any other from then on.
+ *
  * A reply goes to the socket from the loop, or, if a ticket was taken, from the thread that made it: that
  * spares waking the loop first. Who writes holds the peer's lock, never waits, and leaves the rest of what
  * the socket does not take to the loop. All else is loop thread only.
@@ -64,6 +67,8 @@ void local_release(transport_context *context);
 /* local_hang_up ends a peer; contexts that handle a request of its learn of it. An unknown id is ignored. */
 void local_hang_up(transport *t, uint32_t pipe);
 bool local_is_ours(uint32_t pipe);
+/* local_trust: the context's peer showed a good token: it may be lent memory. Ignored if not local. */
+void local_trust(const transport_context *context);
 /* local_user: the peer's user number. */
 bool local_user(const transport_context *context, uint64_t *uid);
 /* local_sweep accepts a peer for which there was no memory before. */

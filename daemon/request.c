@@ -222,7 +222,9 @@ static ckks_status check_peer(request *r, const transport_context *context, ckks
     }
     if (r->method->scope == 0) return CKKS_OK;
     const char *token = r->header->token ? r->header->token : "";
-    return tenants_verify(&r->server->tenants, &r->tenant, token, r->method->scope, err);
+    const ckks_status rc = tenants_verify(&r->server->tenants, &r->tenant, token, r->method->scope, err);
+    if (rc == CKKS_OK) local_trust(context);
+    return rc;
 }
 
 static void set_deadline(request *r) {

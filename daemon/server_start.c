@@ -7,6 +7,7 @@
 #include "daemon/program.h"
 #include "daemon/request.h"
 #include "daemon/server_internal.h"
+#include "proto/local_memory.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -52,6 +53,7 @@ void server_print_memory(const server *s) {
     line("device: has", account.bytes_max);
     line("host: staging", s->slots.count * staging);
     line("host: blocks that requests arrive in", s->transport.block_count * s->transport.block_bytes);
+    line("host: lent to local clients", (uint64_t)c->local_memory_peers * LOCAL_MEMORY_BYTES);
     line("host: requests (bytes_max)", c->bytes_max);
     line("host: messages at most", (pipes + contexts) * c->bulk_message_bytes);
     line("host: replies kept (dedupe_bytes)", c->dedupe_bytes);

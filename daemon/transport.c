@@ -391,6 +391,7 @@ ckks_status transport_open(transport *t, loop *l, const config *c, uint32_t bulk
     t->idle_timeout_ns = c->idle_timeout_ms * NS_PER_MS;
     t->pipes_changed.run = on_pipes_changed;
     t->pipe_capacity = c->pipes_max;
+    t->lent_max = c->local_memory_peers;
     list_init(&t->local_peers);
     list_init(&t->local_listeners);
     if (!(t->pipes = calloc(t->pipe_capacity, sizeof *t->pipes)))

@@ -121,6 +121,7 @@ typedef struct transport {
     loop_event pipes_changed;
     list_node local_peers, local_listeners;
     uint32_t local_serial;
+    uint32_t lent_max; /* local peers that are lent memory at one time */
     transport_block blocks[TRANSPORT_BLOCKS_MAX];
     uint32_t block_count;
     uint64_t block_bytes;

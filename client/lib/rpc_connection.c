@@ -4,6 +4,7 @@
  * waits.
  */
 #include "client/lib/rpc_internal.h"
+#include "proto/local_memory.h"
 
 #include <nng/protocol/reqrep0/req.h>
 #include <nng/supplemental/tls/tls.h>
@@ -177,6 +178,7 @@ static ckks_status open_local(rpc_socket *out, const rpc_connection *c, const ch
     if (nrc != 0) return dial_error(address, nrc, false, err);
     pthread_mutex_init(&out->idle_lock, NULL);
     out->idle = NULL, out->idle_count = 0;
+    rpc_pipe_may_borrow(first, out->lends);
     rpc_pipe_give(out, first);
     out->is_open = true;
     return CKKS_OK;
@@ -310,6 +312,12 @@ const char *rpc_address(const rpc_connection *connection) {
     return connection->control.address;
 }
 
+static bool server_lends(const Ckksd__V1__ServerMetadataReply *s) {
+    for (size_t i = 0; s && i < s->n_extensions; i++)
+        if (!strcmp(s->extensions[i], LOCAL_MEMORY_EXTENSION)) return true;
+    return false;
+}
+
 ckks_status rpc_socket_for(rpc_socket **out, rpc_connection *c, bool is_bulk, ckks_error *err) {
     ckks_status rc = CKKS_OK;
     *out = &c->control;
@@ -320,6 +328,7 @@ ckks_status rpc_socket_for(rpc_socket **out, rpc_connection *c, bool is_bulk, ck
                               "the server names no bulk address for %.*s: its [listen] bulk needs one",
                               (int)strcspn(c->control.address, ":"), c->control.address);
     pthread_mutex_lock(&c->lock);
+    if (!c->bulk.is_open) c->bulk.lends = server_lends(c->server);
     if (!c->bulk.is_open) rc = rpc_socket_open(&c->bulk, c, c->bulk_address, c->reply_bytes_max, err);
     pthread_mutex_unlock(&c->lock);
     *out = &c->bulk;

@@ -5,8 +5,12 @@
  *
  * A request that heard nothing is sent again on the same pipe under a new id of the pipe's own; replies to
  * older ids are read and dropped. A pipe that was left in the middle of a message is closed.
+ *
+ * Large requests go through memory that the server lends, where it does. A pipe whose request lies there and
+ * heard nothing is closed too: the server may not have read it yet, and the next would be put in its place.
  */
 #include "client/lib/rpc_internal.h"
+#include "client/lib/rpc_memory.h"
 #include "kernels/base/relax.h"
 
 #include <errno.h>
@@ -17,16 +21,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define GREETING_BYTES 8u
-#define PREFIX_BYTES   13u /* type, length, request id */
-#define TYPE_MESSAGE   1u
-#define ID_BIT         0x80000000u /* of the last (here: the only) id in front of a message */
-#define PARTS_AT_ONCE  64u
-#define IDLE_MAX       64u
-#define SEND_BYTES     (4 << 20) /* in the kernel on their way, if the system allows it: fewer wake-ups */
-#define BUSY_MS        10        /* between tries when the server's backlog is full */
-#define PAUSE_NS       50000u    /* in the middle of a message the other side is at it: waited for awake */
-#define CORES_MIN      4         /* on fewer it may want ours for that */
+#define GREETING_BYTES       8u
+#define MESSAGE_PREFIX_BYTES 9u  /* type, length */
+#define PREFIX_BYTES         13u /* type, length, request id */
+#define TYPE_MESSAGE         1u
+#define ID_BIT               0x80000000u /* of the last (here: the only) id in front of a message */
+#define PARTS_AT_ONCE        64u
+#define IDLE_MAX             64u
+#define SEND_BYTES           (4 << 20) /* in the kernel on their way, if the system allows it: fewer wake-ups */
+#define BUSY_MS              10        /* between tries when the server's backlog is full */
+#define PAUSE_NS             50000u /* in the middle of a message the other side is at it: waited for awake */
+#define CORES_MIN            4      /* on fewer it may want ours for that */
 
 static const uint8_t greeting[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
 static const uint8_t greeting_of_rep[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
@@ -37,10 +42,13 @@ struct rpc_pipe {
     uint32_t id;      /* of the last request */
     bool is_broken;   /* in the middle of a message: of no more use */
     bool is_seasoned; /* had an answer before: the server may have gone since */
+    bool may_borrow;  /* the server lends memory, and was not asked yet */
+    rpc_memory memory;
 };
 
 void rpc_pipe_close(rpc_pipe *p) {
     if (!p) return;
+    rpc_memory_end(&p->memory);
     close(p->fd);
     free(p);
 }
@@ -198,7 +206,14 @@ int rpc_pipe_take(rpc_pipe **out, rpc_socket *s, uint32_t wait_ms) {
     *out = s->idle;
     if (*out) s->idle = (*out)->next, s->idle_count--;
     pthread_mutex_unlock(&s->idle_lock);
-    return *out ? 0 : rpc_pipe_dial(out, s->address, wait_ms);
+    if (*out) return 0;
+    const int rc = rpc_pipe_dial(out, s->address, wait_ms);
+    if (rc == 0) rpc_pipe_may_borrow(*out, s->lends);
+    return rc;
+}
+
+void rpc_pipe_may_borrow(rpc_pipe *p, bool may_borrow) {
+    p->may_borrow = may_borrow;
 }
 
 void rpc_pipe_give(rpc_socket *s, rpc_pipe *p) {
@@ -278,6 +293,38 @@ static int read_message(nng_msg **out, rpc_trip *trip, uint32_t *id, rpc_pipe *p
     return 0;
 }
 
+/* Asks for memory, once: the server lends it to those it has answered well. */
+static int borrow(rpc_pipe *p, uint64_t until_ns) {
+    uint8_t question[MESSAGE_PREFIX_BYTES] = {LOCAL_MEMORY_TYPE_LEND};
+    struct iovec part = {question, sizeof question};
+    int rc;
+    p->may_borrow = false;
+    p->is_broken = true; /* until the answer is there */
+    if ((rc = write_all(p, &part, 1, until_ns)) != 0) return rc;
+    do {
+        if ((rc = wait_for(p, POLLIN, until_ns)) != 0) return rc;
+        rc = rpc_memory_receive(&p->memory, p->fd);
+    } while (rc == EAGAIN);
+    if (rc != 0) return rc == EPROTO ? NNG_EPROTO : fault_of(rc);
+    p->is_broken = false;
+    return 0;
+}
+
+/* A message of `bytes`: parts[0] is what stands in front of it, of which the request id belongs to it. */
+static int send_request(rpc_pipe *p, struct iovec *parts, size_t count, uint64_t bytes, uint64_t until_ns) {
+    uint8_t *const front = parts[0].iov_base, bell = LOCAL_MEMORY_BELL;
+    struct iovec head = {front, MESSAGE_PREFIX_BYTES}, end = {&bell, 1};
+    int rc;
+    if (!p->memory.head || bytes < LOCAL_MEMORY_MESSAGE_MIN || bytes > p->memory.bytes)
+        return write_all(p, parts, count, until_ns);
+    front[0] = LOCAL_MEMORY_TYPE;
+    parts[0] = (struct iovec){front + MESSAGE_PREFIX_BYTES, PREFIX_BYTES - MESSAGE_PREFIX_BYTES};
+    atomic_store_explicit(&p->memory.head->have, 0, memory_order_relaxed);
+    if ((rc = write_all(p, &head, 1, until_ns)) != 0) return rc;
+    rpc_memory_put(&p->memory, parts, count);
+    return write_all(p, &end, 1, until_ns);
+}
+
 int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec *parts, size_t count,
                       uint64_t bytes_max, uint64_t spin_ns, uint32_t wait_ms) {
     *trip = (rpc_trip){.begin_ns = rpc_now_ns()};
@@ -291,13 +338,18 @@ int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec
     put_u64(prefix + 1, bytes);
     put_u32(prefix + 9, p->id);
     parts[0] = (struct iovec){prefix, sizeof prefix};
+    if (p->may_borrow && p->is_seasoned && bytes >= LOCAL_MEMORY_MESSAGE_MIN &&
+        (rc = borrow(p, until_ns)) != 0)
+        return rc;
     p->is_broken = true;
-    if ((rc = write_all(p, parts, count, until_ns)) != 0) return rc;
-    p->is_broken = false;
+    if ((rc = send_request(p, parts, count, bytes, until_ns)) != 0) return rc;
+    const bool lies_in_memory = prefix[0] == LOCAL_MEMORY_TYPE;
+    p->is_broken = lies_in_memory;
     trip->sent_ns = rpc_now_ns();
     while ((rc = read_message(reply, trip, &id, p, bytes_max, spin_ns, until_ns)) == 0) {
         p->is_seasoned = true;
         if (id == p->id) return 0;
+        p->is_broken = lies_in_memory;
         nng_msg_free(*reply); /* to an earlier try */
         *reply = NULL;
     }

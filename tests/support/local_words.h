@@ -1,7 +1,7 @@
 /*
  * The small vocabulary of the tests of local sockets: a server that gives every message back, at once or when
- * told, on a loop of its own, and a peer that speaks byte by byte. Included by one test file; every test has
- * a server of its own.
+ * told, on a loop of its own, and a peer that speaks byte by byte. Included by each test file that uses it;
+ * every test has a server of its own.
  */
 #ifndef CKKS_TESTS_LOCAL_WORDS_H
 #define CKKS_TESTS_LOCAL_WORDS_H
@@ -51,7 +51,8 @@ static struct {
     pthread_t thread;
     _Atomic int command; /* loop thread: what to do */
     _Atomic uint32_t seen, lost, in_blocks;
-    uint64_t spin_ns; /* of the loop */
+    _Atomic bool trusts; /* every message shows a good token */
+    uint64_t spin_ns;    /* of the loop */
     _Alignas(64) uint8_t blocks[BLOCKS][BLOCK_BYTES];
     local_ticket ticket;
     nng_msg *reply; /* written by another thread, of which: */
@@ -74,6 +75,7 @@ static void on_message(void *data, transport_context *context, const transport_b
         atomic_fetch_add(&s.in_blocks, 1);
     }
     atomic_fetch_add(&s.seen, 1);
+    if (atomic_load(&s.trusts)) local_trust(context);
     if (!atomic_load(&s.is_holding)) {
         transport_reply(context, message, false);
         return;
@@ -180,6 +182,7 @@ static int set_up(void **state) {
     s.config.control_message_bytes = 1024, s.config.bulk_message_bytes = MESSAGE_MAX;
     s.config.idle_timeout_ms = 600000;
     s.config.ipc_mode = 0640;
+    s.config.local_memory_peers = 2;
     return open_server(NULL) == CKKS_OK ? 0 : -1;
 }
 

@@ -1,0 +1,28 @@
+/* Memory lent to local peers (proto/local_memory.h): made, sealed and given away here. Loop thread only. */
+#ifndef CKKSD_LOCAL_MEMORY_H
+#define CKKSD_LOCAL_MEMORY_H
+
+#include "kernels/base/status.h"
+#include "proto/local_memory.h"
+
+#include <stdbool.h>
+
+/* Zero: none. */
+typedef struct local_memory {
+    local_memory_head *head;
+    const uint8_t *area; /* of LOCAL_MEMORY_BYTES */
+} local_memory;
+
+/* local_memory_lend makes memory and sends it as the answer to a peer that asked on `fd`, a socket with
+ * nothing else on its way; never blocks. CKKS_RESOURCE_EXHAUSTED: there is none; the peer was told so.
+ * CKKS_IO: the peer does not read. */
+ckks_status local_memory_lend(local_memory *out, int fd);
+/* local_memory_refuse: the answer that there is none. CKKS_IO likewise. */
+ckks_status local_memory_refuse(int fd);
+/* local_memory_end: the peer keeps what it has of it. Accepts zeroed. */
+void local_memory_end(local_memory *m);
+/* local_memory_copy takes what there is of a message of `bytes` <= LOCAL_MEMORY_BYTES, of which the first
+ * *have were copied before, to to[*have...]; is_all: everything is there. */
+void local_memory_copy(const local_memory *m, uint8_t *to, size_t *have, size_t bytes, bool is_all);
+
+#endif

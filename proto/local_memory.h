@@ -1,0 +1,44 @@
+/*
+ * Memory that a server lends to a client on the same machine, so that large requests need not go through the
+ * socket: it costs the kernel's pages and two copies more than a request of half a mebibyte takes otherwise.
+ *
+ * On a local socket, beside the messages of the scalability protocols (type 1), a client that knows the
+ * server to be of this kind ("local_memory" among its extensions) may send, each with the usual prefix of a
+ * type byte and a length of 8 bytes, big-endian:
+ *
+ *   type 2, length 0        asks for memory, when no request of its is on the way. The answer is type 2 with
+ * the length of the message area, and its descriptor beside it; length 0: there is none. type 3, length a
+ * message of that length (request ids first, as ever) is being put into the area. `have` says how much of it
+ * is there; a byte BELL on the socket, that all of it is.
+ *
+ * The server makes the memory and seals its size: it can be trusted by whoever made it, and after a look at
+ * the seals by the other. What is in it may change at any time: a reader copies once, and looks at the copy
+ * alone.
+ */
+#ifndef CKKS_PROTO_LOCAL_MEMORY_H
+#define CKKS_PROTO_LOCAL_MEMORY_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define LOCAL_MEMORY_EXTENSION   "local_memory"
+#define LOCAL_MEMORY_TYPE_LEND   2u
+#define LOCAL_MEMORY_TYPE        3u
+#define LOCAL_MEMORY_BELL        0xb3u
+#define LOCAL_MEMORY_BYTES       (1u << 20)  /* of the area that the daemon lends */
+#define LOCAL_MEMORY_BYTES_MAX   (1u << 28)  /* that a client takes */
+#define LOCAL_MEMORY_MESSAGE_MIN (64u << 10) /* smaller messages go through the socket as fast */
+#define LOCAL_MEMORY_PART        (32u << 10) /* the reader is told of so much at a time */
+
+/* In front of the area. */
+typedef struct local_memory_head {
+    _Atomic uint64_t
+        have; /* of the message, so far; a hint: whoever reads does not believe more than its length */
+    uint8_t reserved[4088];
+} local_memory_head;
+static_assert(sizeof(local_memory_head) == 4096, "the area begins on a page");
+static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "of use between processes");
+
+#endif
