@@ -44,6 +44,7 @@ static void on_lost(void *data, transport_context *context) {
 }
 
 static void stop(void) {
+    loop_close_queue(&s.loop);
     transport_stop(&s.transport);
     transport_close(&s.transport);
     loop_fini(&s.loop);
