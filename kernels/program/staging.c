@@ -129,6 +129,12 @@ static ckks_status fill_staging(graph_program *program, const graph_input *input
     return CKKS_OK;
 }
 
+/* What reads the caller's own memory waits until it is there. */
+static ckks_status await_source(graph_program *program, const graph_input *input, ckks_error *err) {
+    if (is_staged(input) || input->ready == NULL) return CKKS_OK;
+    return device_stream_wait(program->slot->copy, input->ready, err);
+}
+
 /* Key table, seeds and packed bytes to their landing place: nothing that a running replay reads. */
 static ckks_status transfer(graph_program *program, const graph_input *inputs, ckks_error *err) {
     const program_layout *l = &program->layout;
@@ -136,12 +142,14 @@ static ckks_status transfer(graph_program *program, const graph_input *inputs, c
     device_stream *stream = program->slot->copy;
     ckks_status rc;
     if ((rc = device_copy_in(stream, m->landing, m->staging, l->header_bytes, err)) != CKKS_OK) return rc;
-    for (uint32_t i = 0; i < program->config.input_count; i++)
-        if (is_packed(&inputs[i]) &&
-            (rc = device_copy_in(stream, m->landing + l->landing_at[i],
-                                 is_staged(&inputs[i]) ? m->staging + l->staging_at[i] : inputs[i].data,
-                                 inputs[i].bytes, err)) != CKKS_OK)
+    for (uint32_t i = 0; i < program->config.input_count; i++) {
+        if (!is_packed(&inputs[i])) continue;
+        const void *from = is_staged(&inputs[i]) ? m->staging + l->staging_at[i] : inputs[i].data;
+        if ((rc = await_source(program, &inputs[i], err)) != CKKS_OK) return rc;
+        if ((rc = device_copy_in(stream, m->landing + l->landing_at[i], from, inputs[i].bytes, err)) !=
+            CKKS_OK)
             return rc;
+    }
     return CKKS_OK;
 }
 
@@ -187,14 +195,10 @@ static ckks_status unpack(graph_program *program, uint32_t index, const graph_in
 static ckks_status ingest(graph_program *program, uint32_t index, const graph_input *input, ckks_error *err) {
     program_memory *m = &program->memory;
     device_stream *stream = program->slot->copy;
-    ckks_status rc = CKKS_OK;
-    if (!is_staged(input) && input->ready != NULL &&
-        (rc = device_stream_wait(stream, input->ready, err)) != CKKS_OK)
-        return rc;
+    if (is_packed(input)) return unpack(program, index, input, err);
+    const ckks_status rc = await_source(program, input, err);
+    if (rc != CKKS_OK) return rc;
     switch (input->source) {
-    case GRAPH_SOURCE_PACKED_HOST:
-    case GRAPH_SOURCE_PACKED_PINNED:
-        return unpack(program, index, input, err);
     case GRAPH_SOURCE_WORDS_HOST:
         return device_copy_in(stream, m->inputs[index].words, m->staging + program->layout.staging_at[index],
                               input->bytes, err);

@@ -78,42 +78,88 @@ static void every_source_gives_the_same_words(void **state) {
     program_fixture_close(&f);
 }
 
+/* A source in the making: `bytes` at `words`, memory of the device or, for pinned sources, of the host. */
+typedef struct source_in_making {
+    program_fixture *f;
+    void *words, *good; /* good: what it will be, on the device */
+    uint64_t bytes;
+    bool is_pinned;
+    void *ballast; /* work that takes the device longer than it takes the host to ask for it */
+    uint64_t ballast_bytes;
+    device_event *ready;
+} source_in_making;
+
+static void source_open(source_in_making *s, program_fixture *f, const graph_input *input) {
+    const bool is_large = device_get_kind(f->dev) == DEVICE_CUDA && !fixture_is_short();
+    *s = (source_in_making){.f = f,
+                            .bytes = input->bytes,
+                            .is_pinned = input->source != GRAPH_SOURCE_WORDS_DEVICE,
+                            .ballast_bytes = is_large ? 1u << 28 : 1u << 22};
+    assert_ok(device_event_create(f->dev, &s->ready, NULL));
+    assert_ok(device_allocate(f->dev, &s->ballast, s->ballast_bytes, MEMORY_RETAINED, NULL));
+    assert_ok(device_allocate(f->dev, &s->good, s->bytes, MEMORY_RETAINED, NULL));
+    if (s->is_pinned)
+        assert_ok(device_allocate_host(f->dev, &s->words, s->bytes, NULL));
+    else
+        assert_ok(device_allocate(f->dev, &s->words, s->bytes, MEMORY_RETAINED, NULL));
+    if (s->is_pinned)
+        assert_ok(device_copy_in(f->stream, s->good, input->data, s->bytes, NULL));
+    else
+        assert_ok(device_copy(f->stream, s->good, input->data, s->bytes, NULL));
+    assert_ok(device_stream_synchronize(f->stream, NULL));
+}
+static void source_close(source_in_making *s) {
+    if (s->is_pinned)
+        device_free_host(s->f->dev, s->words);
+    else
+        device_free(s->f->dev, s->words);
+    device_free(s->f->dev, s->good), device_free(s->f->dev, s->ballast);
+    device_event_destroy(s->ready);
+}
+/* begins to make it; until then it is all zero, which is no ciphertext of anybody */
+static void source_make(source_in_making *s) {
+    device_stream *stream = s->f->stream;
+    if (s->is_pinned)
+        memset(s->words, 0, s->bytes);
+    else
+        assert_ok(device_fill(stream, s->words, 0, s->bytes, NULL));
+    for (uint8_t i = 0; i < 50; i++) assert_ok(device_fill(stream, s->ballast, i, s->ballast_bytes, NULL));
+    if (s->is_pinned)
+        assert_ok(device_copy_out(stream, s->words, s->good, s->bytes, NULL));
+    else
+        assert_ok(device_copy(stream, s->words, s->good, s->bytes, NULL));
+    assert_ok(device_event_record(s->ready, stream, NULL));
+}
+
 /* The source is still being made on a stream of the caller when the copy is asked for. */
 static void copy_waits_for_a_source_that_another_stream_makes(void **state) {
     (void)state;
+    static const graph_source sources[] = {GRAPH_SOURCE_WORDS_DEVICE, GRAPH_SOURCE_WORDS_PINNED,
+                                           GRAPH_SOURCE_PACKED_PINNED};
     program_fixture f;
     program_fixture_open(&f);
     sample *a = sample_create(&f, 1, NULL);
-    const ckks_value good = sample_value(a);
     test_program t;
     test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
-    device_event *ready = NULL;
-    void *words = NULL, *ballast = NULL;
-    /* work that takes the device longer than it takes the host to ask for it */
-    const bool is_large = device_get_kind(f.dev) == DEVICE_CUDA && !fixture_is_short();
-    const uint64_t ballast_bytes = is_large ? 1u << 28 : 1u << 22;
-    assert_ok(device_event_create(f.dev, &ready, NULL));
-    assert_ok(device_allocate(f.dev, &ballast, ballast_bytes, MEMORY_RETAINED, NULL));
-    assert_ok(device_allocate(f.dev, &words, good.signature.bytes, MEMORY_RETAINED, NULL));
-    bool was_beside = false;
-    for (int attempt = 0; test_another_round(attempt, 1, was_beside); attempt++) {
-        graph_handle handle;
-        graph_result result;
-        assert_ok(device_fill(f.stream, words, 0, good.signature.bytes, NULL));
-        for (uint8_t i = 0; i < 50; i++) assert_ok(device_fill(f.stream, ballast, i, ballast_bytes, NULL));
-        assert_ok(device_copy(f.stream, words, good.words, good.signature.bytes, NULL));
-        assert_ok(device_event_record(ready, f.stream, NULL));
-        graph_input input = sample_input(a, GRAPH_SOURCE_WORDS_DEVICE, false);
-        input.data = words;
-        input.ready = ready;
-        assert_ok(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL));
-        was_beside = !device_event_is_complete(ready);
-        assert_ok(graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL));
-        assert_result(&t, &result, a, NULL);
-        graph_result_release(&result);
+    for (size_t k = 0; k < sizeof sources / sizeof sources[0]; k++) {
+        graph_input input = sample_input(a, sources[k], false);
+        source_in_making s;
+        source_open(&s, &f, &input);
+        input.data = s.words;
+        input.ready = s.ready;
+        bool was_beside = false;
+        for (int attempt = 0; test_another_round(attempt, 1, was_beside); attempt++) {
+            graph_handle handle;
+            graph_result result;
+            source_make(&s);
+            assert_ok(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL));
+            was_beside = !device_event_is_complete(s.ready);
+            assert_ok(graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL));
+            assert_result(&t, &result, a, NULL);
+            graph_result_release(&result);
+        }
+        source_close(&s);
     }
-    device_free(f.dev, words), device_free(f.dev, ballast);
-    device_event_destroy(ready);
     test_program_fini(&t);
     sample_destroy(a);
     program_fixture_close(&f);
