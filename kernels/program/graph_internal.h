@@ -129,7 +129,6 @@ struct graph_pending {
     uint64_t payload_sequence;
     uint32_t event_index;
     bool is_timed;
-    uint64_t epoch;
     uint64_t generation, binding_generation;
     uint32_t binding_count;
     graph_ownership ownership;

@@ -83,6 +83,13 @@ static ckks_status enqueue(graph_program *program, graph_pending *pending, bool 
     return device_event_record(m->replay_complete, stream, err);
 }
 
+/* Under the slot's lock. */
+static ckks_status check_present(const graph_program *program, ckks_error *err) {
+    if (program->epoch == program->slot->epoch) return CKKS_OK;
+    return ckks_error_set(err, CKKS_DEVICE_ERROR, "slot",
+                          "the slot was recovered since the replay was asked for");
+}
+
 /* Something failed while enqueueing. Leaves the payload as it was, or fails the program where the device's
  * state is not known. */
 static void abandon(graph_program *program, bool is_launched, ckks_status drained) {
@@ -104,9 +111,10 @@ static ckks_status enqueue_all(graph_program *program, graph_pending *pending, c
     if (rc == CKKS_OK) {
         result_body_set_generation(pending->body, pending->generation, with_lease);
         pthread_mutex_lock(&slot->lock);
-        pending->epoch = slot->epoch;
-        rc = enqueue(program, pending, &is_launched, err);
-        if (rc != CKKS_OK) drained = stream_drain(slot->compute, NULL);
+        /* while a refresh held this back, the slot may have been recovered, and the copy been dropped */
+        if ((rc = drained = check_present(program, err)) == CKKS_OK &&
+            (rc = enqueue(program, pending, &is_launched, err)) != CKKS_OK)
+            drained = stream_drain(slot->compute, NULL);
         pthread_mutex_unlock(&slot->lock);
     }
     if (program->is_attached) binding_set_leave(program->config.bindings);
@@ -179,11 +187,8 @@ static ckks_status judge(graph_program *program, const graph_pending *pending, c
     if (rc == CKKS_OK) rc = event_drain(program->memory.copied[pending->event_index], err);
     if (rc == CKKS_OK) {
         pthread_mutex_lock(&program->slot->lock);
-        const bool is_present = pending->epoch == program->slot->epoch;
+        rc = check_present(program, err);
         pthread_mutex_unlock(&program->slot->lock);
-        if (!is_present)
-            rc = ckks_error_set(err, CKKS_DEVICE_ERROR, "slot",
-                                "the slot was recovered after the replay began");
     }
     if (rc == CKKS_OK && program->config.uses_randomness &&
         pending->readback->counter != pending->counter_expected)

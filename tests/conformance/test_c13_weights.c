@@ -3,12 +3,14 @@
 #include "tests/support/program_fixture.h"
 
 #include "kernels/base/hash.h"
+#include "kernels/program/graph_internal.h"
 #include "kernels/scheme/encoder.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Generation g has the weights (g, 1 - g): a mixture of two generations is neither's answer. */
 static double weight(uint64_t generation, int which) {
@@ -288,6 +290,56 @@ static void refresh_that_breaks_half_way_holds_replays_back_until_repaired(void 
     teardown(&run.c);
 }
 
+/* ---- a slot that is recovered while a replay is held back ---- */
+
+typedef struct held_back {
+    weights_case *c;
+    ckks_status status;
+    graph_result result;
+} held_back;
+
+static void *refresh_weights(void *context) {
+    held_back *h = context;
+    h->status = fixture_weights_refresh(&h->c->f, h->c->set, 0.5, -0.25, NULL);
+    return NULL;
+}
+static void *replay_weighted(void *context) {
+    held_back *h = context;
+    h->status = test_replay(&h->c->t, &h->result, h->c->b, h->c->a, NULL);
+    return NULL;
+}
+static void wait_a_moment(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+}
+
+/* The copy of a request breaks on its stream; before the replay that belongs to it may begin, which a refresh
+ * holds back, the slot is recovered and all streams are well again. The inputs are the request's before. */
+static void a_replay_does_not_begin_on_what_a_recovery_dropped(void **state) {
+    (void)state;
+    weights_case c;
+    setup(&c);
+    uint64_t generation;
+    pthread_t refreshing, replaying;
+    held_back refresh = {.c = &c}, replay = {.c = &c};
+    assert_works(&c.t, c.a, c.b);
+    assert_ok(binding_set_enter(c.set, NULL, &generation, NULL)); /* the refresh finds somebody inside */
+    assert_int_equal(pthread_create(&refreshing, NULL, refresh_weights, &refresh), 0);
+    wait_a_moment();
+    device_fault_set(c.f.dev, 3, true); /* behind two calls for events, the copy itself */
+    assert_int_equal(pthread_create(&replaying, NULL, replay_weighted, &replay), 0);
+    wait_a_moment();
+    device_fault_set(c.f.dev, 0, false);
+    assert_ok(graph_slot_recover(c.f.slot, NULL));
+    binding_set_leave(c.set);
+    pthread_join(refreshing, NULL), pthread_join(replaying, NULL);
+    assert_ok(refresh.status);
+    assert_status(replay.status, CKKS_DEVICE_ERROR);
+    assert_int_equal(graph_program_get_state(c.t.program), GRAPH_PROGRAM_FAILED);
+    assert_ok(test_program_capture(&c.t, 0, NULL));
+    assert_works(&c.t, c.b, c.a);
+    teardown(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_result_mixes_generations_while_two_slots_replay),
@@ -296,6 +348,7 @@ int main(void) {
         cmocka_unit_test(refresh_waits_for_a_replay_that_was_begun_and_not_finished),
         cmocka_unit_test(a_set_in_use_is_not_destroyed_and_one_without_words_is_not_used),
         cmocka_unit_test(refresh_that_breaks_half_way_holds_replays_back_until_repaired),
+        cmocka_unit_test(a_replay_does_not_begin_on_what_a_recovery_dropped),
     };
     return program_suite("C13 weight refresh", tests);
 }
