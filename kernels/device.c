@@ -466,24 +466,30 @@ void device_event_destroy(device_event *event) {
     pthread_mutex_unlock(&dev->lock);
 }
 
-static ckks_status check_same_device(const device_stream *stream, const device_event *event,
+/* a refused call while recording spoils the recording: what was meant to be in it is not */
+static ckks_status refuse_work(device_stream *stream, const ckks_error *cause, ckks_error *err) {
+    if (stream->recording) recording_poison(stream->recording, cause);
+    return ckks_error_set(err, cause->code, cause->field, "%s", cause->message);
+}
+
+static ckks_status check_same_device(device_stream *stream, const device *dev, const char *what,
                                      ckks_error *err) {
-    if (stream->dev == event->dev) return CKKS_OK;
-    return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "event", "belongs to another device");
+    ckks_error cause = {0};
+    if (stream->dev == dev) return CKKS_OK;
+    ckks_error_set(&cause, CKKS_INVALID_ARGUMENT, what, "belongs to another device");
+    return refuse_work(stream, &cause, err);
 }
 
 /* an injected failure of a recorded call ends its recording, as a real one would */
 static ckks_status stream_call(device_stream *stream, call_kind kind, bool *fail_later, ckks_error *err) {
     ckks_error cause = {0};
     const ckks_status rc = device_call(stream->dev, kind, stream->recording ? NULL : fail_later, &cause);
-    if (rc == CKKS_OK) return CKKS_OK;
-    if (stream->recording) recording_poison(stream->recording, &cause);
-    return ckks_error_set(err, rc, cause.field, "%s", cause.message);
+    return rc == CKKS_OK ? CKKS_OK : refuse_work(stream, &cause, err);
 }
 
 ckks_status device_event_record(device_event *event, device_stream *stream, ckks_error *err) {
     ckks_status rc;
-    if ((rc = check_same_device(stream, event, err)) != CKKS_OK) return rc;
+    if ((rc = check_same_device(stream, event->dev, "event", err)) != CKKS_OK) return rc;
     if ((rc = stream_call(stream, CALL_OTHER, NULL, err)) != CKKS_OK) return rc;
     if (stream->recording) return recording_event_record(event, stream, err);
     if ((rc = event->dev->back.backend->event_record(event->self, stream->self, err)) != CKKS_OK) return rc;
@@ -494,7 +500,7 @@ ckks_status device_event_record(device_event *event, device_stream *stream, ckks
 
 ckks_status device_stream_wait(device_stream *stream, device_event *event, ckks_error *err) {
     ckks_status rc;
-    if ((rc = check_same_device(stream, event, err)) != CKKS_OK) return rc;
+    if ((rc = check_same_device(stream, event->dev, "event", err)) != CKKS_OK) return rc;
     if ((rc = stream_call(stream, CALL_OTHER, NULL, err)) != CKKS_OK) return rc;
     if (stream->recording || event->recording_serial) return recording_wait(stream, event, err);
     return event->dev->back.backend->stream_wait(stream->self, event->self, err);
@@ -524,6 +530,12 @@ uint64_t device_event_elapsed_ns(const device_event *from, const device_event *t
 
 /* ---- work ---- */
 
+static ckks_status fail_on_stream(device_stream *stream, ckks_error *err) {
+    ckks_error cause = {0};
+    ckks_error_set(&cause, CKKS_DEVICE_ERROR, "device", "injected asynchronous failure");
+    return stream->dev->back.backend->stream_fail(stream->self, &cause, err);
+}
+
 /* Everything enqueued on a stream comes through here. */
 static ckks_status enqueue(device_stream *stream, const device_operation *operation,
                            const kernel_access *accesses, uint32_t access_count, ckks_error *err) {
@@ -532,18 +544,8 @@ static ckks_status enqueue(device_stream *stream, const device_operation *operat
     if ((rc = stream_call(stream, CALL_WORK, &fail_later, err)) != CKKS_OK) return rc;
     if (stream->recording) return recording_append(stream, operation, accesses, access_count, err);
     if (lose(stream, &rc, err)) return rc;
-    if (fail_later) {
-        ckks_error cause = {0};
-        ckks_error_set(&cause, CKKS_DEVICE_ERROR, "device", "injected asynchronous failure");
-        return stream->dev->back.backend->stream_fail(stream->self, &cause, err);
-    }
+    if (fail_later) return fail_on_stream(stream, err);
     return stream->dev->back.backend->run(stream->self, operation, err);
-}
-
-/* a refused call while recording spoils the recording: what was meant to be in it is not */
-static ckks_status refuse_work(device_stream *stream, const ckks_error *cause, ckks_error *err) {
-    if (stream->recording) recording_poison(stream->recording, cause);
-    return ckks_error_set(err, cause->code, cause->field, "%s", cause->message);
 }
 
 static ckks_status check_owned(const device_stream *stream, const char *field, const void *address,
@@ -613,22 +615,16 @@ ckks_status device_launch(device_stream *stream, kernel_id kernel, const void *a
 ckks_status device_graph_replay(device_graph *graph, device_stream *stream, ckks_error *err) {
     ckks_status rc;
     bool fail_later;
-    if (graph->dev != stream->dev)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "graph", "belongs to another device");
+    ckks_error cause = {0};
+    if ((rc = check_same_device(stream, graph->dev, "graph", err)) != CKKS_OK) return rc;
     if (graph->is_planning)
-        return ckks_error_set(err, CKKS_RECORDING_VIOLATION, "graph", "a planning recording cannot run");
-    if (stream->recording) {
-        ckks_error cause = {0};
+        ckks_error_set(&cause, CKKS_RECORDING_VIOLATION, "graph", "a planning recording cannot run");
+    else if (stream->recording)
         ckks_error_set(&cause, CKKS_RECORDING_VIOLATION, "graph", "a replay cannot be recorded");
-        return refuse_work(stream, &cause, err);
-    }
+    if (cause.code != CKKS_OK) return refuse_work(stream, &cause, err);
     if ((rc = stream_call(stream, CALL_WORK, &fail_later, err)) != CKKS_OK) return rc;
     if (lose(stream, &rc, err)) return rc;
-    if (fail_later) {
-        ckks_error cause = {0};
-        ckks_error_set(&cause, CKKS_DEVICE_ERROR, "device", "injected asynchronous failure");
-        return stream->dev->back.backend->stream_fail(stream->self, &cause, err);
-    }
+    if (fail_later) return fail_on_stream(stream, err);
     return stream->dev->back.backend->graph_replay(graph->self, stream->self, err);
 }
 

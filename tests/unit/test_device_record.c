@@ -518,6 +518,31 @@ static void recording_calls_out_of_place_are_refused(void **state) {
     fixture_close(&x);
 }
 
+/* whoever goes on after such a refusal must not end with a graph that lacks an order or a replay */
+static void what_belongs_to_another_device_spoils_the_recording(void **state) {
+    (void)state;
+    fixture x, other;
+    fixture_open(&x), fixture_open(&other);
+    device_graph *foreign, *planned, *none;
+    assert_ok(record_diamond(&other, &foreign, NULL));
+    assert_ok(device_record_begin_planning(x.f.stream, NULL));
+    assert_ok(device_record_end(x.f.stream, &planned, NULL));
+    for (int which = 0; which < 4; which++) {
+        ckks_error err = {0}, end = {0};
+        assert_ok(device_record_begin(x.f.stream, NULL));
+        const ckks_status rc = which == 0   ? device_stream_wait(x.f.stream, other.fork, &err)
+                               : which == 1 ? device_event_record(other.fork, x.f.stream, &err)
+                               : which == 2 ? device_graph_replay(foreign, x.f.stream, &err)
+                                            : device_graph_replay(planned, x.f.stream, &err);
+        assert_status(rc, which < 3 ? CKKS_INVALID_ARGUMENT : CKKS_RECORDING_VIOLATION);
+        assert_status(add(&x, x.f.stream, x.buffer[0], x.buffer[0], 1), rc);
+        assert_status(device_record_end(x.f.stream, &none, &end), rc);
+        assert_string_equal(end.message, err.message);
+    }
+    device_graph_destroy(planned), device_graph_destroy(foreign);
+    fixture_close(&other), fixture_close(&x);
+}
+
 static void destroying_a_stream_ends_its_recording(void **state) {
     (void)state;
     fixture x;
@@ -651,6 +676,7 @@ int main(void) {
         cmocka_unit_test(other_threads_are_not_disturbed_by_a_recording),
         cmocka_unit_test(events_do_not_cross_the_border_of_a_recording),
         cmocka_unit_test(recording_calls_out_of_place_are_refused),
+        cmocka_unit_test(what_belongs_to_another_device_spoils_the_recording),
         cmocka_unit_test(destroying_a_stream_ends_its_recording),
         cmocka_unit_test(planning_takes_virtual_addresses_and_never_runs),
         cmocka_unit_test(replays_of_one_graph_on_two_streams_are_ordered_by_events),
