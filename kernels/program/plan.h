@@ -101,9 +101,9 @@ typedef struct plan_polynomial {
 } plan_polynomial;
 
 /* Clear weights [row][column], encoded per limb as round(w * scale) mod q at load, for the highest level of
- * its uses: [limb][row][column]. bias: NULL, or [row], added to each result, encoded as round(b * bias_scale)
- * behind the weights: [limb][row]; bias_scale is the scale of every result, so that uses of a matrix with a
- * bias agree in the scale of their operand. */
+ * its uses, and fitting half of Q at the lowest: [limb][row][column]. bias: NULL, or [row], added to each
+ * result, encoded as round(b * bias_scale) behind the weights: [limb][row]; bias_scale is the scale of every
+ * result, so that uses of a matrix with a bias agree in the scale of their operand. */
 typedef struct plan_matrix {
     const double *weights;
     const double *bias;

@@ -185,12 +185,13 @@ static ckks_status allocate_tables(workload *w, ckks_error *err) {
     w->digests = calloc(bindings, sizeof *w->digests);
     w->words = calloc(bindings, sizeof *w->words);
     w->matrix_level = calloc((size_t)p->matrix_count + 1, sizeof *w->matrix_level);
+    w->matrix_level_min = calloc((size_t)p->matrix_count + 1, sizeof *w->matrix_level_min);
     w->operations = calloc(p->operation_count, sizeof *w->operations);
     w->last_use = calloc(p->value_count, sizeof *w->last_use);
     w->inputs = calloc(p->input_count, sizeof *w->inputs);
     w->outputs = calloc(p->output_count, sizeof *w->outputs);
-    if (!w->descriptors || !w->digests || !w->words || !w->matrix_level || !w->operations || !w->last_use ||
-        !w->inputs || !w->outputs)
+    if (!w->descriptors || !w->digests || !w->words || !w->matrix_level || !w->matrix_level_min ||
+        !w->operations || !w->last_use || !w->inputs || !w->outputs)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "workload", "no memory for a workload");
     return CKKS_OK;
 }
@@ -278,6 +279,7 @@ void workload_destroy(workload *w) {
     free(w->digests);
     free(w->words);
     free(w->matrix_level);
+    free(w->matrix_level_min);
     free(w->operations);
     free(w->last_use);
     free(w->inputs);

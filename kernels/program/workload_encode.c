@@ -8,6 +8,7 @@
 #include "kernels/program/workload_internal.h"
 #include "kernels/scheme/encoder.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,11 +46,13 @@ static void describe_matrix(binding_descriptor *out, const ckks_params *params, 
 static void describe_all(workload *w) {
     const plan *p = w->p;
     const uint32_t device_number = device_id(w->dev);
+    for (uint32_t i = 0; i < p->matrix_count; i++) w->matrix_level_min[i] = params_level_max(p->params);
     for (uint32_t k = 0; k < p->operation_count; k++) {
         const plan_operation *op = &p->operations[k];
         if (op->kind != PLAN_MATRIX_PRODUCT) continue;
         const uint32_t level = p->values[op->a].level;
         if (w->matrix_level[op->matrix] < level) w->matrix_level[op->matrix] = level;
+        if (w->matrix_level_min[op->matrix] > level) w->matrix_level_min[op->matrix] = level;
     }
     for (uint32_t i = 0; i < p->plain_count; i++)
         describe_plain(&w->descriptors[i], p->params, &p->plains[i], i, device_number);
@@ -71,11 +74,25 @@ static ckks_status encode_numbers(uint64_t *words, const ckks_params *params, co
     return CKKS_OK;
 }
 
-static ckks_status encode_matrix(uint64_t *words, const ckks_params *params, const plan_matrix *m,
-                                 uint32_t level, ckks_error *err) {
+/* what is encoded for the highest level of use must not wrap at the lowest */
+static ckks_status check_fit(const ckks_params *params, const double *numbers, uint64_t count, double scale,
+                             uint32_t level_min, ckks_error *err) {
+    uint64_t residue[CKKS_PRIMES_MAX];
+    double largest = 0;
+    for (uint64_t i = 0; i < count; i++) largest = fabs(numbers[i]) > largest ? fabs(numbers[i]) : largest;
+    return encoder_constant(residue, params, largest, scale, level_min, false, err);
+}
+
+static ckks_status encode_matrix(uint64_t *words, const workload *w, uint32_t index, ckks_error *err) {
+    const ckks_params *params = w->p->params;
+    const plan_matrix *m = &w->p->matrices[index];
+    const uint32_t level = w->matrix_level[index], level_min = w->matrix_level_min[index];
     const uint64_t count = (uint64_t)m->row_count * m->column_count;
-    const ckks_status rc = encode_numbers(words, params, m->weights, count, m->scale, level, err);
-    if (rc != CKKS_OK || !m->bias) return rc;
+    ckks_status rc;
+    if ((rc = check_fit(params, m->weights, count, m->scale, level_min, err)) != CKKS_OK) return rc;
+    if ((rc = encode_numbers(words, params, m->weights, count, m->scale, level, err)) != CKKS_OK || !m->bias)
+        return rc;
+    if ((rc = check_fit(params, m->bias, m->row_count, m->bias_scale, level_min, err)) != CKKS_OK) return rc;
     return encode_numbers(words + (level + 1) * count, params, m->bias, m->row_count, m->bias_scale, level,
                           err);
 }
@@ -103,7 +120,7 @@ static ckks_status encode_one(workload *w, uint64_t *words, uint32_t index, ckks
         const uint32_t i = index - p->plain_count;
         snprintf(field, sizeof field, "matrix %u", i);
         expected = p->matrices[i].digest;
-        rc = encode_matrix(words, p->params, &p->matrices[i], w->matrix_level[i], &inner);
+        rc = encode_matrix(words, w, i, &inner);
     }
     if (rc != CKKS_OK) return ckks_error_set(err, rc, field, "%s", inner.message);
     sha256(w->digests[index], words, w->descriptors[index].word_count * sizeof *words);

@@ -32,8 +32,8 @@ struct workload {
     binding_set *bindings;  /* NULL if there are none */
     binding_descriptor *descriptors;
     uint8_t (*digests)[32];
-    uint64_t **words;       /* [binding_count] device addresses */
-    uint32_t *matrix_level; /* [matrix_count] highest level of use */
+    uint64_t **words;                          /* [binding_count] device addresses */
+    uint32_t *matrix_level, *matrix_level_min; /* [matrix_count] highest and lowest level of use */
     prepared_operation *operations;
     uint32_t *last_use; /* [value_count] last operation that reads the value */
     value_signature *inputs, *outputs;

@@ -260,6 +260,49 @@ static void a_wrong_matrix_digest_refuses_the_workload(void **state) {
     plan_fixture_destroy(f);
 }
 
+/* One matrix, first with an operand of level 2, then with the same operand one level down. */
+static plan_fixture *matrix_at_two_levels(double largest_weight) {
+    const double weights[] = {0.5, -0.25, largest_weight, 0.125, 2, -1}, bias[] = {0.375, -1.5};
+    const ckks_params params = fixture_params(10, 3, 1, 1);
+    plan_fixture *f = plan_fixture_create(&params);
+    const uint32_t a = plan_fixture_input(f, 2, 3, 0x1p30);
+    const uint32_t high = plan_fixture_matrix(f, a, weights, bias, 2, 0x1p30);
+    const uint32_t lower = plan_fixture_drop_level(f, a, 1);
+    const uint32_t low = plan_fixture_matrix(f, lower, weights, bias, 2, 0x1p30);
+    f->operations[f->plan.operation_count - 1].matrix = 0;
+    f->plan.matrix_count = 1;
+    plan_fixture_output(f, high), plan_fixture_output(f, low);
+    plan_fixture_finish(f);
+    return f;
+}
+
+static void one_matrix_serves_operands_of_several_levels(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, matrix_at_two_levels(1));
+    assert_int_equal(r.p->key_count, 0);
+    assert_ok(secret_key_generate(&r.secret, workload_context(r.w), NULL));
+    assert_true(rig_compare(&r, 2) < 1e-4);
+    rig_close(&r);
+}
+
+/* It fits half of q0 q1 q2, where it is first used, and not half of q0 q1: 80 bits. */
+static void a_weight_that_fits_only_the_higher_of_two_levels_is_refused(void **state) {
+    (void)state;
+    device *dev = fixture_open_device(1);
+    for (int is_bias = 0; is_bias < 2; is_bias++) {
+        plan_fixture *f = matrix_at_two_levels(is_bias ? 1 : -0x1p60);
+        workload *w = NULL;
+        ckks_error err = {0};
+        if (is_bias) ((double *)(uintptr_t)f->matrices[0].bias)[1] = 0x1p34;
+        assert_status(workload_prepare(&w, dev, &f->plan, NULL, &err), CKKS_PRECISION);
+        assert_string_equal(err.field, "matrix 0");
+        workload_destroy(w);
+        plan_fixture_destroy(f);
+    }
+    device_close(dev);
+}
+
 static void weights_that_do_not_fit_their_level_are_refused(void **state) {
     (void)state;
     plan_fixture *f = plan_fixture_tiny(false);
@@ -478,6 +521,8 @@ int main(void) {
         cmocka_unit_test(digests_are_of_the_words_at_level_and_scale),
         cmocka_unit_test(a_wrong_digest_refuses_the_workload),
         cmocka_unit_test(a_wrong_matrix_digest_refuses_the_workload),
+        cmocka_unit_test(one_matrix_serves_operands_of_several_levels),
+        cmocka_unit_test(a_weight_that_fits_only_the_higher_of_two_levels_is_refused),
         cmocka_unit_test(weights_that_do_not_fit_their_level_are_refused),
         cmocka_unit_test(a_bad_plan_is_refused_before_anything_is_allocated),
         cmocka_unit_test(the_account_is_what_the_device_counts),
