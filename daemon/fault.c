@@ -4,6 +4,8 @@
 
 #include "daemon/metrics.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -18,8 +20,33 @@ void fault_hang(uint32_t slot_index) {
     for (;;) pause();
 }
 
+/* ---- a gate: the test knows who is at it, and when it opens ---- */
+
+static int gate_arrived = -1, gate_go = -1;
+
+static int gate_part(const char *name) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", getenv("CKKSD_TEST_GATE"), name);
+    const int fd = open(path, O_RDWR | O_CLOEXEC); /* of a FIFO: never at its end */
+    CKKS_ASSERT(fd >= 0);
+    return fd;
+}
+static void gate_find(void) {
+    if (!getenv("CKKSD_TEST_GATE")) return;
+    gate_arrived = gate_part("arrived"), gate_go = gate_part("go");
+}
+static void gate_pass(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    char byte = 'a';
+    pthread_once(&once, gate_find);
+    if (gate_go < 0) return;
+    const bool has_passed = write(gate_arrived, &byte, 1) == 1 && read(gate_go, &byte, 1) == 1;
+    CKKS_ASSERT(has_passed);
+}
+
 void fault_replay(device *dev) {
     static _Atomic long replays;
+    gate_pass();
     const long slow_ms = setting("CKKSD_TEST_SLOW_MS");
     if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
     const long now = atomic_fetch_add(&replays, 1) + 1;

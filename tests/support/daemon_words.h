@@ -7,12 +7,15 @@
 
 #include "tests/support/tiny_client.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -22,6 +25,12 @@ static tiny_client alice, bob;
 static const double x[TINY_SLOTS] = {1.0, 2.0, -1.0, 0.5};
 static char models[96];
 
+/* A gate in front of every evaluation. */
+static struct {
+    int arrived, go;
+    char environment[128];
+} gate;
+
 static inline int setup(void **state) {
     (void)state;
     daemon_prepare(&d);
@@ -29,12 +38,14 @@ static inline int setup(void **state) {
     tiny_package_install(models, "tiny", "1", 0);
     tiny_client_init(&alice, &d, d.alice);
     tiny_client_init(&bob, &d, d.bob);
+    gate.arrived = gate.go = -1;
     return 0;
 }
 static inline int teardown(void **state) {
     (void)state;
     tiny_client_fini(&alice);
     tiny_client_fini(&bob);
+    if (gate.go >= 0) close(gate.arrived), close(gate.go);
     daemon_clean(&d);
     return 0;
 }
@@ -86,6 +97,57 @@ static inline void start_with_keys(const char *extra, const char *environment, c
     daemon_start(&d, extra, environment, environment2);
     tiny_client_register(&alice);
 }
+
+/* ---- what happens, instead of how long it may take ---- */
+
+#define EVENT_MS 20000
+
+static inline int gate_part(const char *name) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", d.folder, name);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    return fd;
+}
+/* The daemon's environment: evaluations stop at the gate. */
+static inline const char *gate_shut(void) {
+    gate.arrived = gate_part("arrived"), gate.go = gate_part("go");
+    snprintf(gate.environment, sizeof gate.environment, "CKKSD_TEST_GATE=%s", d.folder);
+    return gate.environment;
+}
+/* Waits until one more stands at the gate: it runs on a slot. */
+static inline bool gate_has_one(int timeout_ms) {
+    struct pollfd wait = {.fd = gate.arrived, .events = POLLIN};
+    char byte;
+    return poll(&wait, 1, timeout_ms) == 1 && read(gate.arrived, &byte, 1) == 1;
+}
+static inline void gate_wait(void) {
+    if (!gate_has_one(EVENT_MS)) fail_msg("nobody came to the gate");
+}
+static inline void gate_open(size_t count) {
+    assert_int_equal(write(gate.go, "gggggggggggggggg", count), (ssize_t)count);
+}
+
+/* A number of the metrics page, by the text in front of it; -1: it is not there. */
+static inline double metric(const char *name) {
+    static char page[1 << 17];
+    char line[160];
+    assert_int_equal(daemon_http(&d, "/metrics", page, sizeof page), 200);
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(page, line);
+    return at ? strtod(at + strlen(line), NULL) : -1;
+}
+static inline void metric_wait(const char *name, double value) {
+    double last = -1;
+    for (int i = 0; i < EVENT_MS / 5 && (last = metric(name)) != value; i++) usleep(5000);
+    if (last != value) fail_msg("%s is %g, not %g", name, last, value);
+}
+static inline void log_wait(const char *line) {
+    for (int i = 0; i < EVENT_MS / 5 && !daemon_logged(&d, line); i++) usleep(5000);
+    if (!daemon_logged(&d, line)) fail_msg("the log lacks %s", line);
+}
+
 /* begins a request and does not wait */
 static inline nng_socket begin(tiny_client *c, const uint8_t *id, uint32_t timeout_ms) {
     tiny_client_encrypt(c, x);

@@ -64,10 +64,10 @@ static void the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs(void *
     assert_true(daemon_hear(&d, "WATCHDOG=1", 5000));
     assert_int_equal(daemon_stop(&d), 0);
     daemon_start(&d, "[slots]\nstall_timeout_ms = 300\n", "WATCHDOG_USEC=100000", "CKKSD_TEST_HANG_SLOT=0");
-    usleep(800000);
+    log_wait("event=slot_stalled slot=0");
     (void)daemon_hear(&d, "nothing of the sort", 10); /* take in what was said until now */
     d.heard[0] = 0;
-    assert_false(daemon_hear(&d, "WATCHDOG=1", 500));
+    assert_false(daemon_hear(&d, "WATCHDOG=1", 200)); /* four turns of the timer that feeds it */
     assert_int_equal(daemon_http(&d, "/livez", page, sizeof page), 503);
     assert_non_null(strstr(page, "slot 0 makes no progress"));
     assert_true(daemon_logged(&d, "event=slot_stalled slot=0"));
@@ -175,17 +175,20 @@ static void allocations_that_fail_cost_requests_and_no_more(void **state) {
 
 static void draining_finishes_what_was_admitted_and_refuses_the_rest(void **state) {
     (void)state;
-    start_with_keys(NULL, "CKKSD_TEST_SLOW_MS=300", NULL);
-    nng_socket late = daemon_dial(&d, DAEMON_BULK), a = begin(&alice, NULL, 0), b = begin(&alice, NULL, 0);
-    usleep(100000);
+    start_with_keys(NULL, gate_shut(), NULL);
+    nng_socket late = daemon_dial(&d, DAEMON_BULK), a = begin(&alice, NULL, 0);
+    gate_wait();
+    nng_socket b = begin(&alice, NULL, 0);
+    metric_wait("ckksd_queue_depth", 1);
     daemon_signal(&d, SIGTERM);
     assert_true(daemon_hear(&d, "STOPPING=1", 10000));
-    usleep(50000);
+    metric_wait("ckksd_draining", 1);
     const daemon_call call = tiny_client_call(&alice);
     daemon_send(late, daemon_frame(&call));
     char reason[32];
     assert_int_equal(end(late, reason), RPC_UNAVAILABLE);
     assert_string_equal(reason, "DRAINING");
+    gate_open(2);
     assert_int_equal(end(a, NULL), 0);
     assert_int_equal(end(b, NULL), 0);
     assert_int_equal(daemon_wait(&d), 0);
@@ -217,7 +220,7 @@ static void keys_leave_the_device_for_others_and_come_back(void **state) {
 
 static void keys_in_use_do_not_leave_the_device(void **state) {
     (void)state;
-    start_with_keys("[keys]\nresident_bytes = 1M\n", "CKKSD_TEST_SLOW_MS=600", NULL);
+    start_with_keys("[keys]\nresident_bytes = 1M\n", gate_shut(), NULL);
     tiny_client others[5];
     nng_socket waiting[5];
     for (int i = 0; i < 5; i++) {
@@ -226,9 +229,12 @@ static void keys_in_use_do_not_leave_the_device(void **state) {
     }
     for (int i = 0; i < 5; i++) { /* 192 KiB each: five fit, and each is waited for */
         waiting[i] = begin(&others[i], NULL, 0);
-        usleep(30000);
+        if (i == 0) gate_wait();
+        metric_wait("ckksd_queue_depth", i);
     }
+    metric_wait("ckksd_key_sets_resident", 5);
     assert_int_equal(tiny_client_infer(&alice, x, 0), RPC_RESOURCE_EXHAUSTED);
+    gate_open(6);
     for (int i = 0; i < 5; i++) assert_int_equal(end(waiting[i], NULL), 0);
     assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
     for (int i = 0; i < 5; i++) tiny_client_fini(&others[i]);
