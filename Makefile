@@ -286,7 +286,7 @@ $(CKKSCTL): $(call obj,$(CTL_SRC)) $(LIBCOMPILE) $(LIBCLIENT) $(LIBPROTO) $(LIBC
 # Tests link everything, with the fault-injection build of the kernels, and wrapped allocators and calls of the system
 # (tests/support: alloc_fault, system_fault).
 WRAPPED := malloc calloc realloc strdup strndup \
-           open mkostemp mkstemp read pread write pwrite fsync fdatasync ftruncate fchmod fstat rename renameat2 link mkdir opendir mmap pthread_create
+           open mkostemp mkstemp read pread write pwrite fsync fdatasync ftruncate fchmod fstat rename renameat2 link linkat mkdir opendir mmap pthread_create
 WRAP := $(addprefix -Wl$(comma)--wrap=,$(WRAPPED)) -Wl,-u,__wrap_malloc -Wl,-u,__wrap_open
 TEST_LIBS = $(LIBSUPPORT) $(if $(DAEMON_SRC),$(LIBDAEMON)) $(if $(COMPILE_SRC),$(LIBCOMPILE)) $(if $(CLIENT_SRC),$(LIBCLIENT)) \
             $(LIBPROTO) $(LIBCKKS_FAULT)

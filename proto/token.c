@@ -399,12 +399,16 @@ static ckks_status replace_file(const char *path, const char *old, size_t old_si
     if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary)
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "tokens", "path is too long");
     if ((fd = mkstemp(temporary)) < 0)
-        return ckks_error_set(err, CKKS_IO, "tokens", "%s: %s", temporary, strerror(errno));
+        return ckks_error_set(err,
+                              errno == ENOENT   ? CKKS_NOT_FOUND
+                              : errno == EACCES ? CKKS_PERMISSION_DENIED
+                                                : CKKS_IO,
+                              "tokens", "%s: %s", path, strerror(errno));
     const bool needs_newline = old_size > 0 && old[old_size - 1] != '\n';
-    if ((rc = write_all(fd, old, old_size, temporary, err)) != CKKS_OK) goto out;
-    if (needs_newline && (rc = write_all(fd, "\n", 1, temporary, err)) != CKKS_OK) goto out;
-    if ((rc = write_all(fd, line, strlen(line), temporary, err)) != CKKS_OK) goto out;
-    if ((rc = write_all(fd, "\n", 1, temporary, err)) != CKKS_OK) goto out;
+    if ((rc = write_all(fd, old, old_size, path, err)) != CKKS_OK) goto out;
+    if (needs_newline && (rc = write_all(fd, "\n", 1, path, err)) != CKKS_OK) goto out;
+    if ((rc = write_all(fd, line, strlen(line), path, err)) != CKKS_OK) goto out;
+    if ((rc = write_all(fd, "\n", 1, path, err)) != CKKS_OK) goto out;
     /* an unprivileged administrator cannot give a file away; the mode below still holds */
     if (st && fchown(fd, st->st_uid, st->st_gid) != 0) errno = 0;
     if (fchmod(fd, 0640) != 0 || fsync(fd) != 0 || rename(temporary, path) != 0) {

@@ -28,7 +28,6 @@ static const struct argp_option encrypt_options[] = {
 
 static error_t parse_encrypt(int key, char *argument, struct argp_state *state) {
     arguments *a = state->input;
-    char *end;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &a->common;
@@ -40,8 +39,7 @@ static error_t parse_encrypt(int key, char *argument, struct argp_state *state) 
         a->use_public = true;
         return 0;
     case OPTION_ROWS:
-        a->source.limit = strtoull(argument, &end, 10);
-        if (*end || !a->source.limit) argp_error(state, "--rows takes a number");
+        a->source.limit = ctl_take_count(state, argument, UINT32_MAX, "rows");
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)

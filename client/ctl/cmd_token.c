@@ -35,14 +35,6 @@ static const struct argp_option options[] = {
     {"queued", OPTION_QUEUED, "N", 0, "quota: requests waiting or running", 0},
     {0}};
 
-static uint64_t number(struct argp_state *state, const char *text, uint64_t max) {
-    char *end;
-    const unsigned long long value = strtoull(text, &end, 10);
-    if (*end || text[0] < '0' || text[0] > '9' || value > max)
-        argp_error(state, "\"%s\" is no number that fits", text);
-    return value;
-}
-
 static error_t parse(int key, char *argument, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
@@ -65,13 +57,13 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->output = argument;
         return 0;
     case OPTION_KEY_BYTES:
-        a->quota.key_bytes = number(state, argument, UINT64_MAX);
+        a->quota.key_bytes = ctl_take_count(state, argument, UINT64_MAX, "key-bytes");
         return 0;
     case OPTION_KEY_SETS:
-        a->quota.key_sets = (uint32_t)number(state, argument, UINT32_MAX);
+        a->quota.key_sets = (uint32_t)ctl_take_count(state, argument, UINT32_MAX, "key-sets");
         return 0;
     case OPTION_QUEUED:
-        a->quota.queued = (uint32_t)number(state, argument, UINT32_MAX);
+        a->quota.queued = (uint32_t)ctl_take_count(state, argument, UINT32_MAX, "queued");
         return 0;
     case ARGP_KEY_ARG:
         if (a->action) argp_usage(state);

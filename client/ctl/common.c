@@ -3,6 +3,7 @@
 
 #include "client/lib/rpc_internal.h"
 
+#include <errno.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,6 @@ static const struct argp_option common_options[] = {
 
 static error_t parse_common(int key, char *argument, struct argp_state *state) {
     ctl_options *o = state->input;
-    char *end;
     switch (key) {
     case OPTION_PROFILE:
         o->profile_name = argument;
@@ -63,13 +63,9 @@ static error_t parse_common(int key, char *argument, struct argp_state *state) {
     case OPTION_PASSPHRASE_FILE:
         o->passphrase_file = argument;
         return 0;
-    case OPTION_TIMEOUT: {
-        const unsigned long value = strtoul(argument, &end, 10);
-        if (*end || value < 1 || value > 86400000)
-            argp_error(state, "--timeout takes 1 to 86400000 milliseconds");
-        o->timeout_ms = (uint32_t)value;
+    case OPTION_TIMEOUT:
+        o->timeout_ms = (uint32_t)ctl_take_count(state, argument, 86400000, "timeout");
         return 0;
-    }
     case OPTION_JSON:
         o->json = true;
         return 0;
@@ -262,8 +258,9 @@ ckks_status ctl_check_output(const char *path, ckks_error *err) {
 
 uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max, const char *name) {
     char *end;
+    errno = 0;
     const unsigned long long value = strtoull(text, &end, 10);
-    if (*end || text[0] < '0' || text[0] > '9' || value < 1 || value > max)
+    if (errno || *end || text[0] < '0' || text[0] > '9' || value < 1 || value > max)
         argp_error(state, "--%s takes 1 to %llu", name, (unsigned long long)max);
     return value;
 }

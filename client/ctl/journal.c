@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -131,13 +132,23 @@ static ckks_status trim(journal *j, size_t journal_bytes, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* Two runs on one file would mix their results: the second is refused. */
+static ckks_status lock_part(const journal *j, ckks_error *err) {
+    if (flock(j->part, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return CKKS_OK;
+    return ckks_error_set(err, CKKS_FAILED_PRECONDITION, "output", "%.200s: another run is writing it",
+                          j->part_path);
+}
+
 /* *is_empty: the run stopped before its first line was whole; nothing is open then. */
 static ckks_status resume(journal *j, bool *is_empty, rows_place **places, uint32_t *count,
                           const char *identity, ckks_error *err) {
     uint8_t *text = NULL;
     size_t size = 0, kept = 0;
-    ckks_status rc = file_read(&text, &size, j->journal_path, JOURNAL_BYTES_MAX, err);
-    if (rc != CKKS_OK) return rc;
+    ckks_status rc;
+    j->part = open(j->part_path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    const int missing = j->part < 0 ? errno : 0;
+    if (!missing && (rc = lock_part(j, err)) != CKKS_OK) return rc;
+    if ((rc = file_read(&text, &size, j->journal_path, JOURNAL_BYTES_MAX, err)) != CKKS_OK) return rc;
     char *ended = realloc(text, size + 1);
     if (!ended) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
@@ -148,8 +159,11 @@ static ckks_status resume(journal *j, bool *is_empty, rows_place **places, uint3
     if ((*is_empty = size < strlen(identity) && memcmp(text, identity, size) == 0)) goto out;
     rc = read_journal(j, places, count, &kept, ended, size, identity, err);
     if (rc != CKKS_OK || (*is_empty = *count == 0)) goto out;
-    if ((j->part = open(j->part_path, O_WRONLY | O_CLOEXEC)) < 0) {
-        rc = io_error(j->part_path, "open", err);
+    if (missing) {
+        errno = missing;
+        /* a power failure between the two steps of journal_finish, or somebody's hand */
+        rc = missing == ENOENT ? foreign(j, "is left over, its results are finished or gone", err)
+                               : io_error(j->part_path, "open", err);
         goto out;
     }
     if ((j->lines = open(j->journal_path, O_WRONLY | O_CLOEXEC)) < 0)
@@ -158,34 +172,56 @@ static ckks_status resume(journal *j, bool *is_empty, rows_place **places, uint3
         rc = trim(j, kept, err);
 out:
     free(text);
+    if (*is_empty && j->part >= 0) close(j->part), j->part = -1;
     return rc;
 }
 
 /* The journal comes last: without it there is nothing to go on with. */
 static ckks_status begin(journal *j, const char *identity, const char *head, ckks_error *err) {
     ckks_status rc;
-    if ((j->part = open(j->part_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
+    if ((j->part = open(j->part_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)) < 0)
         return io_error(j->part_path, "open", err);
-    if ((rc = write_all(j->part, j->part_path, head, strlen(head), err)) != CKKS_OK) return rc;
+    if ((rc = lock_part(j, err)) != CKKS_OK) return rc;
+    if (ftruncate(j->part, 0) != 0) {
+        rc = io_error(j->part_path, "write", err);
+        goto out;
+    }
+    if ((rc = write_all(j->part, j->part_path, head, strlen(head), err)) != CKKS_OK) goto out;
     j->part_bytes = strlen(head);
-    if ((j->lines = open(j->journal_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) < 0)
-        return io_error(j->journal_path, "open", err);
-    if ((rc = write_all(j->lines, j->journal_path, identity, strlen(identity), err)) != CKKS_OK) return rc;
+    if ((j->lines = open(j->journal_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) < 0) {
+        rc = io_error(j->journal_path, "open", err);
+        goto out;
+    }
     rows_place none = {0};
-    return journal_append(j, "", 0, &none, err);
+    if ((rc = write_all(j->lines, j->journal_path, identity, strlen(identity), err)) != CKKS_OK ||
+        (rc = journal_append(j, "", 0, &none, err)) != CKKS_OK)
+        unlink(j->journal_path);
+out:
+    if (rc != CKKS_OK) unlink(j->part_path); /* no result is in it */
+    return rc;
 }
 
 ckks_status journal_open(journal **out, rows_place **places, uint32_t *count, const char *path,
                          const char *identity, const char *head, ckks_error *err) {
     ckks_status rc;
-    bool is_new = false, is_empty = false;
+    bool is_new = false, is_empty = false, is_special = false;
+    char target[PATH_MAX];
     *out = NULL, *places = NULL, *count = 0;
     journal *j = calloc(1, sizeof *j);
     if (!j) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
     j->part = j->lines = -1;
-    j->path = strdup(path);
-    j->part_path = with_suffix(path, ".part");
-    j->journal_path = with_suffix(path, ".journal");
+    /* results come part by part and get their name at the end: a pipe or a device has no such end */
+    if ((rc = file_resolve(target, path, &is_special, err)) == CKKS_OK && is_special)
+        rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output",
+                            "%.200s is no regular file: name one, or leave --output out to print results",
+                            path);
+    if (rc != CKKS_OK) {
+        free(j);
+        return rc;
+    }
+    j->path = strdup(target);
+    j->part_path = with_suffix(target, ".part");
+    j->journal_path = with_suffix(target, ".journal");
     j->identity = strdup(identity);
     if (!j->path || !j->part_path || !j->journal_path || !j->identity)
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");

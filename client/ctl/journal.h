@@ -15,8 +15,9 @@ typedef struct journal journal;
 
 /* journal_open begins, or goes on where an earlier run stopped; `identity` is one line that says what the
  * results depend on. *places[*count] (free with free()) are the parts of the earlier run. `head` starts the
- * results of a new run. CKKS_FAILED_PRECONDITION if the journal is of another run or damaged. The caller owns
- * *out. Blocks. */
+ * results of a new run. CKKS_FAILED_PRECONDITION if the journal is of another run or damaged, or another run
+ * is writing the same file; CKKS_INVALID_ARGUMENT where `path` is a pipe, a device or a folder. The caller
+ * owns *out. Blocks. */
 ckks_status journal_open(journal **out, rows_place **places, uint32_t *count, const char *path,
                          const char *identity, const char *head, ckks_error *err);
 /* journal_append adds a part. Blocks until it is on disk. */

@@ -7,30 +7,33 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
     const char *text;
+    bool has_secrets; /* keys, tokens, rows of its user */
 } commands[] = {
-    {"profile", command_profile, "remember a server, a token file and where keys are"},
-    {"keygen", command_keygen, "make a secret key and the evaluation keys that models need"},
-    {"register", command_register, "upload evaluation keys (never the secret key)"},
-    {"infer", command_infer, "encrypt rows, have a model evaluate them, decrypt the result"},
-    {"encrypt", command_encrypt, "encrypt rows into files"},
-    {"decrypt", command_decrypt, "decrypt result files"},
-    {"inspect", command_inspect, "say what is in one of our files (never secrets)"},
-    {"status", command_status, "is the server there, what does it serve, which keys does it have"},
-    {"models", command_models, "what the server's models need and promise"},
-    {"metadata", command_metadata, "save a model's metadata, to make keys offline"},
-    {"doctor", command_doctor, "check everything between here and a first answer"},
-    {"token", command_token, "make access tokens (for operators)"},
-    {"try", command_try, "will my model run encrypted, how well, how fast: all on this machine"},
-    {"compile", command_compile, "turn an ONNX model into a package"},
-    {"check", command_check, "compare a package with its original model, on real rows"},
-    {"explain", command_explain, "where time, levels and memory of a package go, layer by layer"},
-    {"bench", command_bench, "time operations and programs on this machine"},
-    {"version", command_version, "print versions"},
+    {"profile", command_profile, "remember a server, a token file and where keys are", false},
+    {"keygen", command_keygen, "make a secret key and the evaluation keys that models need", true},
+    {"register", command_register, "upload evaluation keys (never the secret key)", true},
+    {"infer", command_infer, "encrypt rows, have a model evaluate them, decrypt the result", true},
+    {"encrypt", command_encrypt, "encrypt rows into files", true},
+    {"decrypt", command_decrypt, "decrypt result files", true},
+    {"inspect", command_inspect, "say what is in one of our files (never secrets)", true},
+    {"status", command_status, "is the server there, what does it serve, which keys does it have", true},
+    {"models", command_models, "what the server's models need and promise", true},
+    {"metadata", command_metadata, "save a model's metadata, to make keys offline", true},
+    {"doctor", command_doctor, "check everything between here and a first answer", true},
+    {"token", command_token, "make access tokens (for operators)", true},
+    {"try", command_try, "will my model run encrypted, how well, how fast: all on this machine", false},
+    {"compile", command_compile, "turn an ONNX model into a package", false},
+    {"check", command_check, "compare a package with its original model, on real rows", false},
+    {"explain", command_explain, "where time, levels and memory of a package go, layer by layer", false},
+    {"bench", command_bench, "time operations and programs on this machine", false},
+    {"version", command_version, "print versions", false},
 };
 
 static void print_help(FILE *to) {
@@ -77,15 +80,60 @@ int command_version(int argc, char **argv) {
 }
 
 /* argp ends the program where a command line makes no sense; a script with --json gets its object all the
- * same */
+ * same, with what argp said: standard error keeps a copy until the command line is read. */
 static bool is_parsing;
+static char said[320];
+
+static ssize_t copy_to_stderr(void *context, const char *text, size_t bytes) {
+    const size_t used = strlen(said), room = sizeof said - 1 - used;
+    (void)context;
+    if (is_parsing) memcpy(said + used, text, bytes < room ? bytes : room);
+    return write(STDERR_FILENO, text, bytes);
+}
+
+static void keep_what_is_said(void) {
+    const cookie_io_functions_t functions = {.write = copy_to_stderr};
+    FILE *copy = fopencookie(NULL, "w", functions);
+    if (!copy) return;
+    setvbuf(copy, NULL, _IOLBF, 0);
+    stderr = copy;
+}
+
 static void report_usage(int status, void *command) {
     if (!is_parsing || status != EXIT_USAGE) return;
-    printf("{\"error\": {\"code\": \"CKKS_INVALID_ARGUMENT\", \"from_server\": false, \"field\": \"command "
-           "line\", "
-           "\"message\": \"wrong command line: standard error says what\", \"advice\": \"%s --help\", "
-           "\"exit\": %d}}\n",
-           (const char *)command, EXIT_USAGE);
+    char advice[80];
+    const size_t name = strlen(command);
+    const bool has_name = !strncmp(said, command, name) && !strncmp(said + name, ": ", 2);
+    said[strcspn(said, "\n")] = 0;
+    snprintf(advice, sizeof advice, "%s --help", (const char *)command);
+    json_writer j;
+    json_begin(&j);
+    json_object(&j, NULL);
+    json_object(&j, "error");
+    json_string(&j, "code", ckks_status_name(CKKS_INVALID_ARGUMENT));
+    json_bool(&j, "from_server", false);
+    json_string(&j, "field", "command line");
+    json_string(&j, "message", has_name ? said + name + 2 : said);
+    json_string(&j, "advice", advice);
+    json_integer(&j, "exit", EXIT_USAGE);
+    json_close_object(&j);
+    json_close_object(&j);
+    json_end(&j);
+}
+
+/* What is in memory stays there: no core dump, no other process of this user looks in. A sanitizer's leak
+ * check has to. */
+#if defined(__SANITIZE_ADDRESS__)
+#define IS_WATCHED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define IS_WATCHED 1
+#endif
+#endif
+static void close_to_others(void) {
+#ifndef IS_WATCHED
+    (void)prctl(PR_SET_DUMPABLE, 0);
+#endif
 }
 
 static bool has_json(int argc, char **argv) {
@@ -112,8 +160,10 @@ int main(int argc, char **argv) {
         snprintf(name, sizeof name, "ckksctl %s", commands[i].name);
         argv[1] = name;
         ckks_error err = {0};
+        if (commands[i].has_secrets) close_to_others();
         if (client_init(&err) != CKKS_OK) return ctl_fail(NULL, &err);
         is_parsing = has_json(argc, argv) && on_exit(report_usage, name) == 0;
+        if (is_parsing) keep_what_is_said();
         const int code = commands[i].run(argc - 1, argv + 1);
         is_parsing = false;
         /* a result that could not be written is no result */
@@ -123,8 +173,9 @@ int main(int argc, char **argv) {
         }
         return code;
     }
-    is_parsing = has_json(argc, argv);
-    report_usage(EXIT_USAGE, "ckksctl");
+    if ((is_parsing = has_json(argc, argv))) keep_what_is_said();
     fprintf(stderr, "ckksctl: there is no command \"%s\"; `ckksctl --help` lists them\n", argv[1]);
+    static char name[] = "ckksctl";
+    report_usage(EXIT_USAGE, name);
     return EXIT_USAGE;
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/base/status.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 /* file_read reads a whole file; "-" is standard input. The caller frees *out with free(). CKKS_TOO_LARGE over
@@ -14,10 +15,15 @@
 ckks_status file_read(uint8_t **out, size_t *size, const char *path, uint64_t size_max, ckks_error *err);
 /* file_name_error puts the path in front of the message of a filled error. */
 void file_name_error(ckks_error *err, const char *path);
-/* file_write replaces (or, unless `overwrite`, creates) a file with `mode` by writing beside it and renaming.
- */
+/* file_write replaces (or, unless `overwrite`, creates) a file with `mode`, less the umask: the new one is
+ * written and synced without a name (where the system cannot: beside the target) and gets it when it is
+ * whole. Where `path` is a symbolic link, the file behind it is replaced; a device, a pipe or a terminal is
+ * written to as it is. Without `overwrite` any existing name is CKKS_ALREADY_EXISTS, links included. */
 ckks_status file_write(const char *path, const void *bytes, size_t size, unsigned mode, bool overwrite,
                        ckks_error *err);
+/* file_resolve: the file that writing `path` means, behind symbolic links; *is_special: it is no regular file
+ * (nor absent). CKKS_INVALID_ARGUMENT for a folder. */
+ckks_status file_resolve(char out[PATH_MAX], const char *path, bool *is_special, ckks_error *err);
 /* file_make_parents creates the folders above `path` with mode 0700 where they are missing. */
 ckks_status file_make_parents(const char *path, ckks_error *err);
 

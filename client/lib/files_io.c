@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,40 +95,127 @@ static bool write_all(int fd, const uint8_t *bytes, size_t size) {
     return true;
 }
 
-/* the name itself, after a crash: a key that was reported must not be gone. What cannot be synced (some file
- * systems refuse) is as good as it gets. */
-static void sync_folder(const char *path) {
-    char folder[4096];
+/* Of the folder that `path` is in. */
+static bool folder_of(char folder[PATH_MAX], const char *path) {
     const char *slash = strrchr(path, '/');
     const int length = slash ? (int)(slash - path) : 0;
-    if (length >= (int)sizeof folder) return;
-    snprintf(folder, sizeof folder, "%.*s", length ? length : 1, length ? path : slash ? "/" : ".");
+    return snprintf(folder, PATH_MAX, "%.*s", length ? length : 1,
+                    length  ? path
+                    : slash ? "/"
+                            : ".") < PATH_MAX;
+}
+
+/* the name itself, after a crash: a key that was reported must not be gone. What cannot be synced (some file
+ * systems refuse) is as good as it gets. */
+static void sync_folder(const char *folder) {
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return;
     (void)fsync(fd);
     close(fd);
 }
 
+/* Where the system can, the new file has no name until it is whole: whatever ends this program, even a
+ * power failure, leaves nothing of it (a part of a secret key, say) behind. Else a name beside the target. */
+typedef struct new_file {
+    int fd;
+    char own[32];        /* its name for the system while it has none: /proc/self/fd/N; "" if it has one */
+    char name[PATH_MAX]; /* of what is to be removed after a failure; "" if there is nothing */
+} new_file;
+
+static bool name_beside(char name[PATH_MAX], const char *path) {
+    return snprintf(name, PATH_MAX, "%s.%08x", path, randombytes_random()) < PATH_MAX;
+}
+
+/* `mode` is less what the umask takes away, as for any file that a program makes. */
+static ckks_status new_file_open(new_file *out, const char *folder, const char *path, unsigned mode,
+                                 ckks_error *err) {
+    *out = (new_file){.fd = -1};
+    if (access("/proc/self/fd", X_OK) == 0) {
+        out->fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, (mode_t)mode);
+        if (out->fd >= 0) snprintf(out->own, sizeof out->own, "/proc/self/fd/%d", out->fd);
+        if (out->fd < 0 && errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)
+            return io_error(err, path, "create");
+    }
+    while (out->fd < 0) {
+        if (!name_beside(out->name, path))
+            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
+        out->fd = open(out->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
+        if (out->fd >= 0 || errno == EEXIST) continue;
+        out->name[0] = 0;
+        return io_error(err, path, "create");
+    }
+    return CKKS_OK;
+}
+
+/* Under a name that must be free: what a rename would replace is refused. Some file systems have no links. */
+static int give_new_name(new_file *f, const char *name) {
+    if (f->own[0]) return linkat(AT_FDCWD, f->own, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+    if (renameat2(AT_FDCWD, f->name, AT_FDCWD, name, RENAME_NOREPLACE) == 0) {
+        f->name[0] = 0;
+        return 0;
+    }
+    return errno == EINVAL || errno == ENOSYS ? link(f->name, name) : -1;
+}
+
+static ckks_status new_file_publish(new_file *f, const char *path, bool overwrite, ckks_error *err) {
+    char beside[PATH_MAX];
+    if (!overwrite) return give_new_name(f, path) == 0 ? CKKS_OK : io_error(err, path, "create");
+    while (!f->name[0]) {
+        if (!name_beside(beside, path))
+            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
+        if (give_new_name(f, beside) == 0)
+            memcpy(f->name, beside, sizeof beside);
+        else if (errno != EEXIST)
+            return io_error(err, path, "create");
+    }
+    if (rename(f->name, path) != 0) return io_error(err, path, "rename");
+    f->name[0] = 0;
+    return CKKS_OK;
+}
+
+/* A device, a pipe or a terminal takes the bytes; a file in its place would be a disaster (/dev/null). */
+static ckks_status write_through(const char *path, const void *bytes, size_t size, ckks_error *err) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) return io_error(err, path, "open");
+    ckks_status rc = write_all(fd, bytes, size) ? CKKS_OK : io_error(err, path, "write");
+    if (close(fd) != 0 && rc == CKKS_OK) rc = io_error(err, path, "close");
+    return rc;
+}
+
+ckks_status file_resolve(char out[PATH_MAX], const char *path, bool *is_special, ckks_error *err) {
+    struct stat st, link_st;
+    *is_special = false;
+    if (snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
+    if (stat(path, &st) != 0) return CKKS_OK; /* whoever writes there says what is wrong with it */
+    if (S_ISDIR(st.st_mode))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: is a folder", path);
+    *is_special = !S_ISREG(st.st_mode);
+    if (!*is_special && lstat(path, &link_st) == 0 && S_ISLNK(link_st.st_mode) && !realpath(path, out))
+        return io_error(err, path, "follow the link");
+    return CKKS_OK;
+}
+
 ckks_status file_write(const char *path, const void *bytes, size_t size, unsigned mode, bool overwrite,
                        ckks_error *err) {
-    ckks_status rc = CKKS_OK;
-    char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary)
+    ckks_status rc;
+    new_file f;
+    char target[PATH_MAX], folder[PATH_MAX];
+    bool is_special = false;
+    if (overwrite) {
+        if ((rc = file_resolve(target, path, &is_special, err)) != CKKS_OK) return rc;
+        if (is_special) return write_through(path, bytes, size, err);
+    } else if (snprintf(target, sizeof target, "%s", path) >= (int)sizeof target) {
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
-    const int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0) return io_error(err, path, "create");
-    if (!write_all(fd, bytes, size) || fchmod(fd, mode) != 0 || fsync(fd) != 0)
-        rc = io_error(err, path, "write");
-    if (close(fd) != 0 && rc == CKKS_OK) rc = io_error(err, path, "close");
-    if (rc == CKKS_OK && overwrite && rename(temporary, path) != 0) rc = io_error(err, path, "rename");
-    /* link refuses an existing name, where rename would replace it */
-    if (rc == CKKS_OK && !overwrite) {
-        if (link(temporary, path) != 0) rc = io_error(err, path, "create");
-        unlink(temporary);
-    } else if (rc != CKKS_OK) {
-        unlink(temporary);
     }
-    if (rc == CKKS_OK) sync_folder(path);
+    if (!folder_of(folder, target))
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
+    if ((rc = new_file_open(&f, folder, target, mode, err)) != CKKS_OK) return rc;
+    if (!write_all(f.fd, bytes, size) || fsync(f.fd) != 0) rc = io_error(err, path, "write");
+    if (rc == CKKS_OK) rc = new_file_publish(&f, target, overwrite, err);
+    if (close(f.fd) != 0 && rc == CKKS_OK) rc = io_error(err, path, "close");
+    if (f.name[0]) unlink(f.name);
+    if (rc == CKKS_OK) sync_folder(folder);
     return rc;
 }
 

@@ -55,6 +55,7 @@ WRAP(int, rename, -1, (const char *from, const char *to), (from, to))
 WRAP(int, renameat2, -1, (int a, const char *from, int b, const char *to, unsigned flags),
      (a, from, b, to, flags))
 WRAP(int, link, -1, (const char *from, const char *to), (from, to))
+WRAP(int, linkat, -1, (int a, const char *from, int b, const char *to, int flags), (a, from, b, to, flags))
 WRAP(int, mkdir, -1, (const char *path, mode_t mode), (path, mode))
 WRAP(DIR *, opendir, NULL, (const char *path), (path))
 WRAP(void *, mmap, MAP_FAILED, (void *at, size_t bytes, int rights, int flags, int fd, off_t from),
@@ -65,7 +66,7 @@ int __wrap_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...) {
     va_list more;
     va_start(more, flags);
-    const mode_t mode = flags & O_CREAT ? (mode_t)va_arg(more, int) : 0;
+    const mode_t mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? (mode_t)va_arg(more, int) : 0;
     va_end(more);
     return fails(NULL) ? -1 : __real_open(path, flags, mode);
 }

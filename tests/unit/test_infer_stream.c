@@ -547,6 +547,43 @@ static void rows_that_changed_since_are_refused_and_so_are_results_that_went(voi
     must_go_on("rows that came back");
 }
 
+static void a_journal_without_results_is_said_to_be_left_over(void **state) {
+    (void)state;
+    char *journal_text, *part_text;
+    size_t journal_size, part_size;
+    ckks_error err;
+    infer_stream_figures figures;
+    two_parts(&journal_text, &journal_size, &part_text, &part_size);
+    assert_int_equal(unlink(part_path), 0); /* it got its name, and then the power failed */
+    assert_int_equal(run(1, &figures, &err), CKKS_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.message, "left over"));
+    spill(part_path, part_text, part_size);
+    free(journal_text), free(part_text);
+    must_go_on("results that came back");
+}
+
+static void two_runs_on_one_file_do_not_mix(void **state) {
+    (void)state;
+    char *journal_text, *part_text, *text;
+    size_t journal_size, part_size, size;
+    ckks_error err;
+    infer_stream_figures figures;
+    two_parts(&journal_text, &journal_size, &part_text, &part_size);
+    for (int begun = 1; begun >= 0; begun--) { /* the other is in the middle, or at its very beginning */
+        if (!begun) assert_int_equal(unlink(journal_path), 0);
+        const int other = open(part_path, O_WRONLY | O_CLOEXEC);
+        assert_true(other >= 0 && flock(other, LOCK_EX | LOCK_NB) == 0);
+        assert_int_equal(run(1, &figures, &err), CKKS_FAILED_PRECONDITION);
+        assert_non_null(strstr(err.message, "another run"));
+        assert_non_null(text = slurp(part_path, &size));
+        assert_true(size == part_size && !memcmp(text, part_text, size));
+        free(text);
+        close(other);
+    }
+    free(journal_text), free(part_text);
+    must_go_on("a rival");
+}
+
 static void a_bad_row_is_named_and_what_came_before_it_stays(void **state) {
     (void)state;
     ckks_error err;
@@ -580,6 +617,8 @@ int main(void) {
         cmocka_unit_test(lines_of_a_journal_in_another_order_are_refused),
         cmocka_unit_test(a_journal_of_another_model_key_or_rounding_is_refused_and_kept),
         cmocka_unit_test(rows_that_changed_since_are_refused_and_so_are_results_that_went),
+        cmocka_unit_test(a_journal_without_results_is_said_to_be_left_over),
+        cmocka_unit_test(two_runs_on_one_file_do_not_mix),
         cmocka_unit_test(a_bad_row_is_named_and_what_came_before_it_stays),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

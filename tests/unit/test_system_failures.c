@@ -15,12 +15,16 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -173,6 +177,109 @@ static void a_file_is_replaced_or_made_whole_or_not_at_all(void **state) {
     assert_true(each_call_fails("a key set", write_keys, NULL) >= 5);
 }
 
+/* ---- what a name may stand for ---- */
+
+static void a_system_without_nameless_files_gets_the_same_files(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    spill("old text");
+    system_fault_set(1, EOPNOTSUPP); /* the first call is the nameless file's */
+    assert_int_equal(replace(&err), CKKS_OK);
+    assert_true(system_fault_calls() > 1 && has_text("new text"));
+    system_fault_set(1, EOPNOTSUPP);
+    assert_int_equal(create(&err), CKKS_ALREADY_EXISTS);
+    (void)unlink(path);
+    err = (ckks_error){0};
+    system_fault_set(1, EOPNOTSUPP);
+    assert_int_equal(create(&err), CKKS_OK);
+    system_fault_set(0, 0);
+    assert_true(has_text("new text"));
+    assert_int_equal(files_in(folder), 1);
+}
+
+static void a_pipe_or_device_is_written_to_and_never_replaced(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    struct stat st;
+    char got[16] = "";
+    (void)unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    const int reader = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(reader >= 0);
+    assert_int_equal(replace(&err), CKKS_OK);
+    assert_int_equal(read(reader, got, sizeof got), 8);
+    assert_string_equal(got, "new text");
+    close(reader);
+    assert_true(stat(path, &st) == 0 && S_ISFIFO(st.st_mode));
+    assert_int_equal(create(&err), CKKS_ALREADY_EXISTS);
+    (void)unlink(path);
+}
+
+static void the_file_behind_a_link_is_replaced_and_no_secret_follows_one(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    struct stat st;
+    char other[128];
+    snprintf(other, sizeof other, "%s/other", folder);
+    (void)unlink(path);
+    assert_int_equal(symlink("other", path), 0);
+    /* a link that somebody left where a secret key is to be: it leads nowhere, or to a file */
+    assert_int_equal(write_secret(&err), CKKS_ALREADY_EXISTS);
+    assert_int_equal(access(other, F_OK), -1);
+    FILE *file = fopen(other, "we");
+    assert_non_null(file);
+    fclose(file);
+    assert_int_equal(write_secret(NULL), CKKS_ALREADY_EXISTS);
+    assert_true(stat(other, &st) == 0 && st.st_size == 0);
+    assert_int_equal(replace(NULL), CKKS_OK);
+    assert_true(lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && has_text("new text"));
+    (void)unlink(other);
+    (void)unlink(path);
+}
+
+static void a_file_has_no_more_rights_than_the_umask_leaves(void **state) {
+    (void)state;
+    struct stat st;
+    for (uint32_t i = 0; i < 4; i++) {
+        const mode_t mask = i & 1 ? 077 : 022, before = umask(mask);
+        (void)unlink(path);
+        if (i & 2) system_fault_set(1, EOPNOTSUPP);
+        assert_int_equal(file_write(path, "text", 4, 0644, true, NULL), CKKS_OK);
+        system_fault_set(0, 0);
+        umask(before);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0644 & ~mask);
+    }
+    (void)unlink(path);
+}
+
+/* killed at any time: the whole file or nothing, and nothing beside it */
+static void a_kill_leaves_no_part_of_a_file(void **state) {
+    (void)state;
+    enum { BYTES = 48 << 20 };
+    uint8_t *large = calloc(1, BYTES);
+    assert_non_null(large);
+    uint32_t killed = 0;
+    for (uint32_t i = 0; i < 12; i++) {
+        (void)unlink(path);
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) _exit(file_write(path, large, BYTES, 0600, i % 2, NULL) == CKKS_OK ? 0 : 1);
+        usleep(3000 * (i * i + 1));
+        kill(child, SIGKILL);
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        killed += WIFSIGNALED(status) ? 1 : 0;
+        struct stat st;
+        const bool is_there = stat(path, &st) == 0;
+        if (is_there) assert_int_equal(st.st_size, BYTES);
+        assert_int_equal(files_in(folder), is_there);
+    }
+    free(large);
+    (void)unlink(path);
+    printf("  %u of 12 writers were killed in time\n", killed);
+}
+
 static void each_call_of_reading_fails(const char *what, step *run) {
     uint64_t n = 1;
     for (;; n++) {
@@ -288,6 +395,11 @@ static void an_upload_survives_a_disk_that_fails_at_any_call(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_replaced_or_made_whole_or_not_at_all),
+        cmocka_unit_test(a_system_without_nameless_files_gets_the_same_files),
+        cmocka_unit_test(a_pipe_or_device_is_written_to_and_never_replaced),
+        cmocka_unit_test(the_file_behind_a_link_is_replaced_and_no_secret_follows_one),
+        cmocka_unit_test(a_file_has_no_more_rights_than_the_umask_leaves),
+        cmocka_unit_test(a_kill_leaves_no_part_of_a_file),
         cmocka_unit_test(a_file_that_cannot_be_read_is_said_to_be_so),
         cmocka_unit_test(an_upload_survives_a_disk_that_fails_at_any_call),
     };

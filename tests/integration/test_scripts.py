@@ -1,0 +1,211 @@
+#!/usr/bin/python3
+"""ckksctl in scripts: what a shell sees of it (exit codes, streams, files) when it is interrupted, watched, refused or out of disk."""
+import json
+import os
+import pty
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import harness
+from test_ckksctl import MODEL, ROWS, User, read_rows, write_rows
+
+CTL = f"{harness.BUILD}/ckksctl"
+
+
+def the_argument_at_fault_is_named(user):
+    faults = ((["infer", MODEL, ROWS, "--rows", "-3"], "--rows"), (["encrypt", MODEL, ROWS, "--rows", "-3"], "--rows"),
+              (["infer", MODEL, ROWS, "--bogus"], "--bogus"), (["infer", MODEL, ROWS, "--timeout", "1e9"], "--timeout"),
+              (["infer", MODEL, ROWS, "--pin", "12"], "--pin"), (["infer", MODEL], "a file of rows"),
+              (["token", "add", "--tenant", "a", "--queued", "many"], "--queued"),
+              (["token", "add", "--tenant", "a", "--key-bytes", "99999999999999999999999"], "--key-bytes"),
+              (["status", "--json=yes"], "--json"), (["no-such-command"], "no-such-command"))
+    for wrong, name in faults:
+        done = user.expect(2, *wrong, "--json")
+        error = json.loads(done.stdout)["error"]
+        assert name in error["message"] and name in done.stderr and error["exit"] == 2, (wrong, error, done.stderr)
+        assert "\n" not in error["message"]
+        plain = user.expect(2, *wrong)
+        assert plain.stdout == "" and name in plain.stderr, (wrong, plain)
+
+
+def an_output_that_is_no_file_is_not_replaced_by_one(user):
+    pipe = user.path("pipe")
+    os.mkfifo(pipe)
+    error = user.json("infer", MODEL, ROWS, "--rows", "3", "-o", pipe, code=3)["error"]
+    assert error["field"] == "output" and "pipe" in error["message"]
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        user.expect(0, "metadata", MODEL, "-o", pipe)
+        saved = reader.communicate(timeout=60)[0]
+    user.expect(0, "metadata", MODEL, "-o", user.path("model.meta"))
+    with open(user.path("model.meta"), "rb") as file:
+        assert saved == file.read()
+    assert stat.S_ISFIFO(os.stat(pipe).st_mode)
+    os.symlink("behind.csv", user.path("link.csv"))
+    with open(user.path("behind.csv"), "w", encoding="utf-8") as file:
+        file.write("old")
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "3", "-o", user.path("link.csv"))
+    assert os.path.islink(user.path("link.csv")) and len(open(user.path("behind.csv"), encoding="utf-8").readlines()) == 4
+
+
+def names(folder):
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def run_and_signal(user, number, seconds, *arguments):
+    with subprocess.Popen([CTL, *arguments], env=user.environment, cwd=user.folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:
+        time.sleep(seconds)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def an_interrupted_command_leaves_whole_files(user):
+    """Interrupted and killed at many moments: what is there is whole, and the same command then succeeds."""
+    rows = read_rows()
+    write_rows(user.path("many.csv"), rows[:1] + rows[1:] * 20)
+    for moment in range(16):
+        number = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[moment % 3]
+        folder = user.path(f"keys-{moment}/")
+        run_and_signal(user, number, 0.01 * moment, "keygen", "--for", MODEL, "--key", folder)
+        assert all(name.rsplit(".", 1)[1] in ("secret", "public", "keys") for name in names(folder)), names(folder)
+        for name in names(folder):
+            user.expect(0, "inspect", folder + name)
+        user.expect(0, "keygen", "--for", MODEL, "--key", folder)
+        run_and_signal(user, number, 0.01 * moment, "register", "--key", folder)
+        out = user.path(f"requests-{moment}/")
+        run_and_signal(user, number, 0.02 * moment, "encrypt", MODEL, "many.csv", "--key", folder, "-o", out)
+        assert all(name.endswith(".ct") for name in names(out)), names(out)
+        if names(out):
+            user.expect(0, "inspect", out + names(out)[-1])
+    user.expect(0, "register", "--key", folder)
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "--key", folder)
+
+
+def an_interrupted_stream_goes_on_and_has_no_rival(user):
+    out = user.path("stream.csv")
+    command = ["infer", MODEL, "many.csv", "-o", out]
+    code, said, _ = run_and_signal(user, signal.SIGINT, 0.6, *command, "--json")
+    if code == 130:  # else it was faster, or not yet at it
+        assert json.loads(said)["error"]["exit"] == 130
+        assert names(user.folder).count("stream.csv") == 0 and os.path.exists(out + ".journal")
+    with subprocess.Popen([CTL, *command], env=user.environment, cwd=user.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as first:
+        time.sleep(0.3)
+        rival = user.run(*command)
+        assert rival.returncode == 0 or "another run" in rival.stderr or first.poll() is not None, rival.stderr
+        assert first.wait(120) == 0
+    with open(out, encoding="utf-8") as file:
+        lines = file.readlines()
+    assert [line.split(",")[0] for line in lines[1:]] == [str(i + 1) for i in range(len(lines) - 1)] and len(lines) == 20 * (len(read_rows()) - 1) + 1
+    assert not os.path.exists(out + ".part") and not os.path.exists(out + ".journal")
+
+
+def a_full_disk_is_said_and_leaves_nothing(user):
+    """A bound on the size of files stands for a disk that gets full in the middle of one."""
+    def bounded(*arguments):
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+        return subprocess.run([CTL, *arguments], env=user.environment, cwd=user.folder, text=True, stdin=subprocess.DEVNULL, capture_output=True,
+                              timeout=60, check=False, preexec_fn=limit)
+    folder = user.path("full/")
+    os.mkdir(folder)
+    for command in (["keygen", "--for", MODEL, "--key", folder], ["encrypt", MODEL, ROWS, "--rows", "2", "-o", folder + "r-"],
+                    ["infer", MODEL, ROWS, "--rows", "169", "-o", folder + "s.csv"]):
+        done = bounded(*command, "--json")
+        assert done.returncode == 1, (command, done.stdout, done.stderr)
+        error = json.loads(done.stdout)["error"]
+        assert error["code"] == "CKKS_IO" and folder in error["message"], error
+    kept = names(folder)
+    assert kept == ["s.csv.journal", "s.csv.part"], kept  # whole parts only: the same command goes on behind them
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "169", "-o", folder + "s.csv")
+    assert names(folder) == ["s.csv"]
+
+
+def watch(user, *arguments):
+    """What is seen on a terminal."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(user.folder)
+        os.execve(CTL, ["ckksctl", *arguments], user.environment)
+    seen = b""
+    try:
+        while piece := os.read(terminal, 4096):
+            seen += piece
+    except OSError:  # the other end has gone
+        pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, seen
+    return seen.decode()
+
+
+def a_terminal_sees_progress_and_a_pipe_does_not(user):
+    commands = (["keygen", "--for", MODEL, "--renew"], ["register"], ["encrypt", MODEL, ROWS, "-o", "progress/r-"], ["infer", MODEL, ROWS],
+                ["infer", MODEL, ROWS, "-o", "progress.csv"])
+    for command in commands:
+        seen = watch(user, *command)
+        assert "[#" in seen and "\r" in seen, (command, seen)
+        assert "[#" not in watch(user, *command, "--quiet"), command
+        done = user.expect(0, *command)
+        assert "[#" not in done.stdout + done.stderr and "\r" not in done.stdout + done.stderr, command
+        assert user.expect(0, *command, "--quiet").stderr == "", command
+        json.loads(user.expect(0, *command, "--json").stdout)
+
+
+def dumps_core(user, *command):
+    """Ends it as a fault of its own would: is its memory then in a file?"""
+    with subprocess.Popen(command, env=user.environment, cwd=user.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (1 << 28, 1 << 28))) as process:
+        time.sleep(0.5)
+        with open(f"/proc/{process.pid}/cmdline", "rb") as file:
+            command_line = file.read()
+        process.send_signal(signal.SIGSEGV)
+        status = os.waitpid(process.pid, 0)[1]
+        process.returncode = -signal.SIGSEGV
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSEGV, status
+    return os.WCOREDUMP(status), command_line
+
+
+def secrets_are_in_no_core_dump_and_on_no_command_line(user):
+    if os.environ.get("SANITIZER"):
+        return  # its leak check has to look in
+    dumped, command_line = dumps_core(user, CTL, "infer", MODEL, "many.csv", "-o", "never.csv")
+    assert not dumped
+    with open(user.token, encoding="utf-8") as file:
+        assert file.read().split(".")[1].strip().encode() not in command_line
+    print(f"  (other programs {'do' if dumps_core(user, 'sleep', '9')[0] else 'do not either'} on this machine)")
+
+
+def main():
+    tests = harness.Tests()
+    folder = tempfile.mkdtemp(prefix="ckksd-packages-")
+    package = harness.compile_model(MODEL, folder)
+    daemon = harness.Daemon({MODEL: package}).wait_ready()
+    user = User(daemon)
+    user.token = f"{daemon.folder}/alice.token"
+    user.expect(0, "keygen", "--for", MODEL)
+    user.expect(0, "register")
+    tests.run(the_argument_at_fault_is_named, user)
+    tests.run(an_output_that_is_no_file_is_not_replaced_by_one, user)
+    tests.run(an_interrupted_command_leaves_whole_files, user)
+    tests.run(an_interrupted_stream_goes_on_and_has_no_rival, user)
+    tests.run(a_full_disk_is_said_and_leaves_nothing, user)
+    tests.run(a_terminal_sees_progress_and_a_pipe_does_not, user)
+    tests.run(secrets_are_in_no_core_dump_and_on_no_command_line, user)
+    assert daemon.stop() == 0
+    user.leave()
+    shutil.rmtree(folder)
+    tests.finish()
+
+
+if __name__ == "__main__":
+    main()
