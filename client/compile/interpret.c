@@ -61,7 +61,7 @@ ckks_status model_evaluate_start(const onnx_model *m, const double *row, tensor 
 
 ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_only, tensor *values,
                            arena *scratch, ckks_error *err) {
-    uint64_t work_left = OPERATOR_WORK_MAX;
+    uint64_t work_left = model_work_max(m);
     const ckks_status started = model_evaluate_start(m, row, values, scratch, err);
     if (started != CKKS_OK) return started;
     for (uint32_t n = 0; n < m->node_count; n++) {

@@ -207,6 +207,7 @@ static ckks_status read_initialisers(onnx_model *m, ckks_error *err) {
                  ? model_text_tensor(&m->values[value].constant, m, t, &m->memory, t->name, err)
                  : model_tensor(&m->values[value].constant, m, t, t->name, err);
         if (rc != CKKS_OK) return rc;
+        m->weight_count += m->values[value].constant.count;
     }
     return CKKS_OK;
 }
@@ -317,10 +318,14 @@ static bool is_constant_node(const onnx_model *m, const model_node *node) {
     return true;
 }
 
+uint64_t model_work_max(const onnx_model *m) {
+    return OPERATOR_WORK_MAX + OPERATOR_WORK_PER_WEIGHT * m->weight_count;
+}
+
 /* One row of zeros shows every shape; constants are folded as the walk passes them. */
 static ckks_status learn_shapes(onnx_model *m, ckks_error *err) {
     ckks_status rc;
-    uint64_t work_left = OPERATOR_WORK_MAX;
+    uint64_t work_left = model_work_max(m);
     double *zeros = arena_take(&m->memory, m->input_shape.count, sizeof *zeros);
     tensor *values = arena_take(&m->memory, m->value_count, sizeof *values);
     if (!zeros || !values) return NO_MEMORY(err);

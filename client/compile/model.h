@@ -135,6 +135,7 @@ struct onnx_model {
     uint8_t digest[32];        /* SHA-256 of the file, and of what it refers to */
     const char *folder;        /* that it came from; NULL: from memory, and nothing else is opened */
     uint64_t external_bytes;   /* read from files beside it */
+    uint64_t weight_count;     /* elements of all initialisers */
 };
 
 /* model_read parses and checks; unlike onnx_model_parse it accepts unknown operators (node->op == NULL) and
@@ -149,6 +150,8 @@ uint32_t model_lookup(const onnx_model *m, const char *name);
 /* model_tensor reads a tensor of the file, whose data may lie in another one. Memory: the arena's. */
 ckks_status model_tensor(tensor *out, onnx_model *m, const Onnx__Tensor *message, const char *what,
                          ckks_error *err);
+/* model_work_max: multiplications that evaluating one row may take. */
+uint64_t model_work_max(const onnx_model *m);
 /* model_refuse records that `node` cannot run encrypted; texts are copied. */
 ckks_status model_refuse(onnx_model *m, const model_node *node, const char *reason, const char *way_out,
                          ckks_error *err);
@@ -181,7 +184,7 @@ ckks_status model_evaluate(const onnx_model *m, const double *row, bool scores_o
                            arena *scratch, ckks_error *err);
 
 /* The same step by step: start with the row, then node by node. *work_left is what is left of
- * OPERATOR_WORK_MAX. */
+ * model_work_max. */
 ckks_status model_evaluate_start(const onnx_model *m, const double *row, tensor *values, arena *scratch,
                                  ckks_error *err);
 ckks_status model_evaluate_node(const onnx_model *m, const model_node *node, bool scores_only,

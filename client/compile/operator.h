@@ -14,8 +14,10 @@
 #define OPERATOR_INPUTS_MIN 8u
 /* inputs of an operator that takes any number (Concat), outputs of one that gives any number (Split) */
 #define OPERATOR_MANY 4096u
-/* multiplications of one row, all nodes together: a small file must not be able to ask for hours of work */
-#define OPERATOR_WORK_MAX (UINT64_C(1) << 27)
+/* multiplications of one row, all nodes together: a small file must not be able to ask for hours of work, and
+ * a large one may use each of its weights (model_work_max) */
+#define OPERATOR_WORK_MAX        (UINT64_C(1) << 27)
+#define OPERATOR_WORK_PER_WEIGHT 2u
 
 typedef struct evaluation {
     const onnx_model *model;
@@ -26,7 +28,7 @@ typedef struct evaluation {
     bool scores_only;    /* the node gives the scores: without what the client does later */
     bool is_constant;    /* all inputs are constants */
     uint32_t count_max;  /* elements that an output may have */
-    uint64_t *work_left; /* of OPERATOR_WORK_MAX */
+    uint64_t *work_left; /* of model_work_max */
 } evaluation;
 
 /* evaluate sets shape and data of each output; inputs have data. CKKS_MALFORMED where shapes do not fit. */

@@ -59,7 +59,7 @@ ckks_status evaluation_work(evaluation *e, uint64_t rows, uint64_t per_row, ckks
         return ckks_error_set(err, CKKS_TOO_LARGE, e->node->label,
                               "%llu elements of %llu products each, over %llu for all nodes",
                               (unsigned long long)rows, (unsigned long long)per_row,
-                              (unsigned long long)OPERATOR_WORK_MAX);
+                              (unsigned long long)model_work_max(e->model));
     *e->work_left -= work;
     return CKKS_OK;
 }

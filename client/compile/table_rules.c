@@ -84,7 +84,7 @@ static ckks_status move(onnx_model *m, const model_node *node, ckks_error *err) 
     uint32_t total = 0;
     ckks_status rc;
     tensor *values = arena_take(&scratch, m->value_count, sizeof *values);
-    uint64_t work_left = OPERATOR_WORK_MAX;
+    uint64_t work_left = model_work_max(m);
     rc = values ? number_inputs(values, &list, &total, m, node, &scratch, err) : NO_MEMORY(err);
     if (rc == CKKS_OK) rc = model_evaluate_node(m, node, false, &work_left, values, &scratch, err);
     for (uint32_t k = 0; k < node->output_count && rc == CKKS_OK; k++) {

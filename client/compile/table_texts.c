@@ -84,7 +84,7 @@ ckks_status table_categories(onnx_model *m, const model_node *node, ckks_error *
 static ckks_status run_categories(onnx_model *m, uint32_t which, double *row, arena *scratch,
                                   ckks_error *err) {
     model_table *t = m->table;
-    uint64_t work_left = OPERATOR_WORK_MAX;
+    uint64_t work_left = model_work_max(m);
     ckks_status rc;
     arena_reset(scratch);
     tensor *values = arena_take(scratch, m->value_count, sizeof *values);

@@ -166,9 +166,23 @@ void cost_count(double passes[COST_KERNELS], const plan *p, uint32_t first, uint
     for (uint32_t i = first; i < first + count; i++) count_operation(passes, p, &p->operations[i]);
 }
 
-double cost_predict(const cost_model *model, const plan *p, uint32_t first, uint32_t count) {
-    double passes[COST_KERNELS], ns = 0;
-    cost_count(passes, p, first, count);
+double cost_sum(const cost_model *model, const double passes[COST_KERNELS]) {
+    double ns = 0;
     for (int k = 0; k < COST_KERNELS; k++) ns += passes[k] * model->pass_ns[k];
     return ns;
+}
+
+double cost_predict(const cost_model *model, const plan *p, uint32_t first, uint32_t count) {
+    double passes[COST_KERNELS];
+    cost_count(passes, p, first, count);
+    return cost_sum(model, passes);
+}
+
+const char *cost_kernel_name(cost_kernel kernel) {
+    static const char *const names[COST_KERNELS] = {
+        [COST_CALL] = "call",     [COST_TRANSFORM] = "transform",   [COST_POINTWISE] = "pointwise",
+        [COST_KEY] = "key",       [COST_CONVERSION] = "conversion", [COST_DIAGONAL] = "diagonal",
+        [COST_MATRIX] = "matrix", [COST_STAGE] = "stage",           [COST_REPLAY] = "replay",
+    };
+    return names[kernel];
 }

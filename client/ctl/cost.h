@@ -32,16 +32,32 @@ typedef enum cost_kernel {
     COST_KERNELS
 } cost_kernel;
 
+/* one of the programs that a model is fitted to */
+typedef struct cost_probe {
+    char name[48];
+    double passes[COST_KERNELS];
+    double ns; /* shortest replay */
+} cost_probe;
+
+#define COST_PROBES_MAX 48u
+
 typedef struct cost_model {
     double pass_ns[COST_KERNELS];
-    double fit;       /* largest relative error on the programs that it was fitted to */
-    bool is_unsteady; /* measured just now, while the machine did other work; not kept */
+    double fit; /* largest relative error on the programs that it was fitted to */
+    /* of a model measured just now; not kept */
+    bool is_unsteady; /* the machine did other work */
+    uint32_t probe_count;
+    cost_probe probes[COST_PROBES_MAX];
 } cost_model;
 
 /* cost_count adds up what a replay of operations [first, first + count) of `p` is for each kernel. Pure. */
 void cost_count(double passes[COST_KERNELS], const plan *p, uint32_t first, uint32_t count);
-/* cost_predict: nanoseconds of those operations. Pure. */
+/* cost_sum: nanoseconds of so many passes; cost_predict: of those operations. Pure. */
+double cost_sum(const cost_model *model, const double passes[COST_KERNELS]);
 double cost_predict(const cost_model *model, const plan *p, uint32_t first, uint32_t count);
+
+/* cost_kernel_name: one word. */
+const char *cost_kernel_name(cost_kernel kernel);
 
 /* cost_model_get reads the model of this machine, device kind and parameter set from the cache, or measures
  * it (seconds, with a bar on a terminal) and writes it there; `anew` measures in any case. A cache that

@@ -11,14 +11,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define PROBES_MAX  48u
 #define MATRIX_SIDE 16u
 #define STREAMED                                                                                             \
     4u /* transforms in one probe, so that diagonals come from memory, as those of large layers do */
 #define SCALE         0x1p26
-#define CACHE_VERSION "cost 3"
-/* a GPU's largest probe: rotations at once, at most, and what their keys may take */
-#define CROWD_MAX    32u
+#define CACHE_VERSION "cost 4"
+/* a GPU's largest probes: rotations at once, at most, and what their keys, and their diagonals, may take */
+#define CROWD_MAX    128u
+#define CROWD_SMALL  32u
 #define CROWD_BYTES  ((uint64_t)256 << 20)
 #define CROWD_GIANTS 4u
 #define TERMS_MAX    (CROWD_MAX * CROWD_GIANTS)
@@ -44,7 +44,7 @@ typedef struct probes {
     const ckks_params *params;
     bool is_insecure, is_for_gpu, has_rotations, has_products, has_matrices;
     uint32_t count;
-    probe *list;  /* [PROBES_MAX] */
+    probe *list;  /* [COST_PROBES_MAX] */
     double *ones; /* [N/2] */
     double *weights;
     key_requirement *keys;
@@ -122,14 +122,14 @@ static ckks_status add_product(probes *all, uint32_t level, ckks_error *err) {
 }
 
 /* `count` transforms of one value, each of so many baby steps (one of them no rotation) and giant steps (the
- * first of them none), with diagonals of its own */
+ * first of them none; `is_batch`: none of them, but a result each), with diagonals of its own */
 static ckks_status add_transform(probes *all, uint32_t level, uint32_t baby_count, uint32_t giant_count,
-                                 uint32_t count, ckks_error *err) {
+                                 uint32_t count, bool is_batch, ckks_error *err) {
     probe *q = begin(all, PLAN_LINEAR_TRANSFORM, level, SCALE, SCALE * 0x1p20, level);
     const uint32_t each = baby_count * giant_count;
     CKKS_ASSERT(baby_count <= CROWD_MAX && giant_count <= CROWD_GIANTS && each * count <= TERMS_MAX);
     for (uint32_t i = 0; i < baby_count; i++) q->babies[i] = (int32_t)i;
-    for (uint32_t i = 0; i < giant_count; i++) q->giants[i] = (int32_t)(i * baby_count);
+    for (uint32_t i = 0; i < giant_count; i++) q->giants[i] = is_batch ? 0 : (int32_t)(i * baby_count);
     for (uint32_t i = 0; i < each * count; i++) {
         q->plains[i] = (plan_plain){
             .slots = all->ones, .slot_count = 1, .level = level, .with_p = true, .scale = 0x1p20};
@@ -143,6 +143,7 @@ static ckks_status add_transform(probes *all, uint32_t level, uint32_t baby_coun
                                             .terms = q->terms + k * each,
                                             .term_count = each};
         q->values[1 + k] = q->values[1];
+        if (is_batch) q->values[1 + k].batch_count = giant_count;
         q->operations[k] = q->operations[0];
         q->operations[k].transform = k;
         q->operations[k].first_output = q->outputs[k] = 1 + k;
@@ -154,13 +155,25 @@ static ckks_status add_transform(probes *all, uint32_t level, uint32_t baby_coun
     return finish(all, q, err);
 }
 
-/* many rotations and diagonals in each launch */
+/* how many rotations at once fit */
+static uint32_t crowd_size(const ckks_params *params, uint32_t level) {
+    const key_requirement key = {KEY_GALOIS, galois_element_rotate(params->log_n, 1), level};
+    const uint64_t key_bytes = key_resident_word_count(params, &key) * sizeof(uint64_t);
+    const uint64_t plain_bytes = (level + 1 + params->p_count) * params_n(params) * sizeof(uint64_t);
+    const uint64_t by_keys = CROWD_BYTES / key_bytes, by_plains = CROWD_BYTES / (CROWD_GIANTS * plain_bytes);
+    const uint64_t fits = by_keys < by_plains ? by_keys : by_plains;
+    return fits > CROWD_MAX ? CROWD_MAX : fits < 8 ? 8 : (uint32_t)fits;
+}
+
+/* many rotations and diagonals in each launch: what they cost is no straight line, so models of small rings,
+ * which have the most, are fitted to two numbers of them */
 static ckks_status add_crowd(probes *all, uint32_t level, ckks_error *err) {
-    const key_requirement key = {KEY_GALOIS, galois_element_rotate(all->params->log_n, 1), level};
-    const uint64_t fits = CROWD_BYTES / (key_resident_word_count(all->params, &key) * sizeof(uint64_t));
-    const uint32_t baby_count = fits > CROWD_MAX ? CROWD_MAX : fits < 8 ? 8 : (uint32_t)fits;
-    const ckks_status rc = add_transform(all, level, baby_count, 1, 1, err);
-    return rc == CKKS_OK ? add_transform(all, level, baby_count, CROWD_GIANTS, 1, err) : rc;
+    const uint32_t most = crowd_size(all->params, level), some = most > CROWD_SMALL ? CROWD_SMALL : most;
+    ckks_status rc = add_transform(all, level, some, 1, 1, false, err);
+    if (rc == CKKS_OK) rc = add_transform(all, level, some, CROWD_GIANTS, 1, false, err);
+    if (rc != CKKS_OK || most < 2 * some) return rc;
+    rc = add_transform(all, level, most, 1, 1, false, err);
+    return rc == CKKS_OK ? add_transform(all, level, most, CROWD_GIANTS, 1, true, err) : rc;
 }
 
 static ckks_status add_rotations(probes *all, uint32_t level, ckks_error *err) {
@@ -173,11 +186,11 @@ static ckks_status add_rotations(probes *all, uint32_t level, ckks_error *err) {
     q->operations[0].output_count = 2;
     q->values[2] = q->values[1], q->plan.value_count = 3, q->outputs[0] = 2;
     if ((rc = finish(all, q, err)) != CKKS_OK) return rc;
-    if ((rc = add_transform(all, level, 4, 1, 1, err)) != CKKS_OK) return rc;
+    if ((rc = add_transform(all, level, 4, 1, 1, false, err)) != CKKS_OK) return rc;
     /* keys of large rings take hundreds of megabytes */
     const uint32_t giant_count = all->params->log_n < 15 ? 4 : 2;
-    if ((rc = add_transform(all, level, 4, giant_count, 1, err)) != CKKS_OK) return rc;
-    if ((rc = add_transform(all, level, 4, giant_count, STREAMED, err)) != CKKS_OK) return rc;
+    if ((rc = add_transform(all, level, 4, giant_count, 1, false, err)) != CKKS_OK) return rc;
+    if ((rc = add_transform(all, level, 4, giant_count, STREAMED, false, err)) != CKKS_OK) return rc;
     return all->is_for_gpu ? add_crowd(all, level, err) : CKKS_OK;
 }
 
@@ -207,7 +220,7 @@ static ckks_status probes_make(probes *all, const plan *p, uint32_t kind, ckks_e
         all->has_products = all->has_products || p->keys[i].kind == KEY_RELINEARISATION;
     }
     all->has_matrices = p->matrix_count != 0;
-    all->list = calloc(PROBES_MAX, sizeof *all->list);
+    all->list = calloc(COST_PROBES_MAX, sizeof *all->list);
     all->ones = calloc(params_slot_count_max(p->params), sizeof *all->ones);
     all->weights = calloc(MATRIX_SIDE * MATRIX_SIDE, sizeof *all->weights);
     if (!all->list || !all->ones || !all->weights)
@@ -236,14 +249,39 @@ static bool has_kernel(const probes *all, int kernel) {
     return all->is_for_gpu || (kernel != COST_STAGE && kernel != COST_REPLAY);
 }
 
+static void name_probe(char name[48], const plan *p) {
+    static const char *const kinds[PLAN_RERANDOMISE + 1] = {
+        [PLAN_ADD] = "add",
+        [PLAN_RESCALE] = "rescale",
+        [PLAN_MULTIPLY_PLAIN] = "multiply",
+        [PLAN_SQUARE] = "square",
+        [PLAN_ROTATE] = "rotate",
+        [PLAN_ROTATE_HOISTED] = "rotate hoisted",
+        [PLAN_LINEAR_TRANSFORM] = "transform",
+        [PLAN_MATRIX_PRODUCT] = "matrix",
+    };
+    const plan_operation *o = &p->operations[0];
+    const plan_transform *t = p->transform_count ? &p->transforms[o->transform] : NULL;
+    int used = snprintf(name, 48, "%s level %u", kinds[o->kind], p->values[0].level);
+    if (t)
+        snprintf(name + used, 48 - (size_t)used, " %u x %u x %u%s", p->operation_count, t->giant_count,
+                 t->baby_count, plan_transform_has_results(t) ? " batch" : "");
+    else if (o->step_count)
+        snprintf(name + used, 48 - (size_t)used, " %u", o->step_count);
+}
+
 /* Non-negative least squares of relative errors, one cost after another until nothing moves. */
 static void fit(cost_model *out, const probes *all) {
-    double passes[PROBES_MAX][COST_KERNELS];
-    *out = (cost_model){.fit = 0};
+    double passes[COST_PROBES_MAX][COST_KERNELS];
+    *out = (cost_model){.probe_count = all->count};
     for (uint32_t i = 0; i < all->count; i++) {
-        cost_count(passes[i], &all->list[i].plan, 0, all->list[i].plan.operation_count);
+        const plan *p = &all->list[i].plan;
+        cost_probe *kept = &out->probes[i];
+        cost_count(kept->passes, p, 0, p->operation_count);
+        name_probe(kept->name, p);
+        kept->ns = all->list[i].ns;
         for (int k = 0; k < COST_KERNELS; k++)
-            passes[i][k] = has_kernel(all, k) ? passes[i][k] / all->list[i].ns : 0;
+            passes[i][k] = has_kernel(all, k) ? kept->passes[k] / kept->ns : 0;
     }
     for (int round = 0; round < 20000; round++)
         for (int k = 0; k < COST_KERNELS; k++) {
@@ -272,9 +310,14 @@ static ckks_status measure(cost_model *out, const plan *p, uint32_t kind, const 
     ctl_bar_begin(&bar, options, "cost model", false);
     ckks_status rc = probes_make(&all, p, kind, err);
     if (rc == CKKS_OK) rc = plan_clock_open(&clock, kind, p->params, all.keys, all.key_count, err);
-    for (uint32_t i = 0; i < all.count && rc == CKKS_OK; i++) {
-        rc = plan_clock_time(&all.list[i].ns, &clock, &all.list[i].plan, 6, 0.03, err);
-        ctl_bar_update(&bar, i + 1, all.count);
+    /* a CPU's cores change their speed for seconds: there the other way round once more */
+    const uint32_t total = kind == DEVICE_CUDA ? all.count : 2 * all.count;
+    for (uint32_t i = 0; i < total && rc == CKKS_OK; i++) {
+        probe *q = &all.list[i < all.count ? i : total - 1 - i];
+        double ns = 0;
+        rc = plan_clock_time(&ns, &clock, &q->plan, 4, 0.02, err);
+        if (i < all.count || ns < q->ns) q->ns = ns;
+        ctl_bar_update(&bar, i + 1, total);
     }
     ctl_bar_end(&bar);
     if (rc == CKKS_OK) fit(out, &all);

@@ -80,15 +80,16 @@ static ckks_status take_memory(explanation *e, plan_clock *clock, ckks_error *er
 
 static ckks_status predict(explanation *e, const plan_part *parts, const explain_options *options,
                            ckks_error *err) {
-    cost_model model;
-    ckks_status rc = cost_model_get(&model, &e->package->plan, options->device_kind, options->calibrates,
+    ckks_status rc = cost_model_get(&e->cost, &e->package->plan, options->device_kind, options->calibrates,
                                     options->common, err);
     if (rc != CKKS_OK) return rc;
-    e->is_unsteady = model.is_unsteady;
+    e->is_unsteady = e->cost.is_unsteady;
     const plan *p = &e->package->plan;
-    for (uint32_t i = 0; i < e->count; i++)
-        e->rows[i].predicted_ms = 1e-6 * cost_predict(&model, p, parts[i].first, parts[i].count);
-    e->predicted_ms = 1e-6 * cost_predict(&model, p, 0, p->operation_count);
+    for (uint32_t i = 0; i < e->count; i++) {
+        cost_count(e->rows[i].passes, p, parts[i].first, parts[i].count);
+        e->rows[i].predicted_ms = 1e-6 * cost_sum(&e->cost, e->rows[i].passes);
+    }
+    e->predicted_ms = 1e-6 * cost_predict(&e->cost, p, 0, p->operation_count);
     return CKKS_OK;
 }
 
@@ -187,6 +188,31 @@ static void json_known(json_writer *j, const char *key, double value) {
     json_number(j, key, value < 0 ? (double)NAN : value);
 }
 
+static void json_passes(json_writer *j, const char *key, const double passes[COST_KERNELS]) {
+    json_object(j, key);
+    for (int k = 0; k < COST_KERNELS; k++)
+        if (passes[k] > 0) json_number(j, cost_kernel_name((cost_kernel)k), passes[k]);
+    json_close_object(j);
+}
+
+/* the cost model and, where it was measured just now, what it was fitted to */
+static void json_cost(json_writer *j, const cost_model *cost) {
+    json_object(j, "cost");
+    json_number(j, "largest_probe_error", cost->fit);
+    json_passes(j, "ns", cost->pass_ns);
+    json_list(j, "probes");
+    for (uint32_t i = 0; i < cost->probe_count; i++) {
+        json_object(j, NULL);
+        json_string(j, "name", cost->probes[i].name);
+        json_number(j, "measured_ns", cost->probes[i].ns);
+        json_number(j, "fitted_ns", cost_sum(cost, cost->probes[i].passes));
+        json_passes(j, "passes", cost->probes[i].passes);
+        json_close_object(j);
+    }
+    json_close_list(j);
+    json_close_object(j);
+}
+
 void explain_json(const explanation *e) {
     json_writer j;
     json_begin(&j);
@@ -227,10 +253,12 @@ void explain_json(const explanation *e) {
         }
         json_known(&j, "measured_ms", r->measured_ms);
         json_known(&j, "predicted_ms", r->predicted_ms);
+        if (e->predicted_ms >= 0) json_passes(&j, "passes", r->passes);
         json_integer(&j, "weight_bytes", r->weight_bytes);
         json_close_object(&j);
     }
     json_close_list(&j);
+    if (e->predicted_ms >= 0) json_cost(&j, &e->cost);
     json_close_object(&j);
     json_end(&j);
 }

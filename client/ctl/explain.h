@@ -16,6 +16,7 @@ typedef struct explain_row {
     uint32_t operations, diagonals, rotations, key_switches, degree;
     double interval_low, interval_high; /* with a degree */
     double measured_ms, predicted_ms;   /* negative: not known */
+    double passes[COST_KERNELS];        /* what the prediction counted */
     uint64_t weight_bytes;
 } explain_row;
 
@@ -25,6 +26,7 @@ typedef struct explanation {
     explain_row *rows;
     double measured_ms;  /* of the whole program; negative: not measured */
     double predicted_ms; /* negative: no cost model */
+    cost_model cost;     /* with a prediction */
     workload_memory memory;
     bool has_memory;
     bool is_unsteady; /* some time was not reached again: the machine does other work */

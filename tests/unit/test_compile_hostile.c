@@ -2,6 +2,7 @@
  */
 #include "client/compile/compile.h"
 #include "client/compile/model.h"
+#include "client/compile/operator.h"
 #include "tests/support/onnx_builder.h"
 
 #include <setjmp.h>
@@ -13,6 +14,8 @@
 #include <time.h>
 // cmocka wants these first
 #include <cmocka.h>
+
+#define CHECK_STATUS(call, expected) assert_string_equal(ckks_status_name(call), ckks_status_name(expected))
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -453,9 +456,35 @@ static void models_made_to_hurt_are_refused_by_node(void **state) {
     print_message("  slowest: %s, %.3f s\n", slowest_name, slowest);
 }
 
+/* more products than a small file may ask for, but not two for each weight */
+static void a_large_model_may_use_each_of_its_weights(void **state) {
+    (void)state;
+    static const int64_t row[] = {-1, 1};
+    const int64_t dims[] = {OPERATOR_WORK_MAX / 16, 1};
+    ckks_error err = {0};
+    onnx_model *model;
+    size_t size;
+    float *weights = calloc((size_t)dims[0], sizeof *weights);
+    assert_non_null(weights);
+    weights[dims[0] - 1] = 3;
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, row);
+    onnx_builder_tensor(b, "w", 2, dims, (size_t)dims[0], weights);
+    onnx_builder_int(b, onnx_builder_node(b, "", "Gemm", "compare", "x,w", "y"), "transB", 1);
+    onnx_builder_output(b, "y");
+    uint8_t *bytes = onnx_builder_finish(b, &size);
+    onnx_builder_destroy(b);
+    free(weights);
+    CHECK_STATUS(model_read(&model, bytes, size, &err), CKKS_OK);
+    assert_int_equal(model->values[model->outputs[0]].sample.count, dims[0]);
+    onnx_model_destroy(model);
+    free(bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(models_made_to_hurt_are_refused_by_node),
+        cmocka_unit_test(a_large_model_may_use_each_of_its_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
