@@ -22,7 +22,7 @@ static const struct {
 } exceptions[] = {
     {"Inference/ServerLive", ON_CONTROL | ON_ADMIN, 0},
     {"Inference/ServerReady", ON_CONTROL | ON_ADMIN, 0},
-    {"Inference/ServerMetadata", ON_CONTROL | ON_ADMIN, 0},
+    {"Inference/ServerMetadata", ON_CONTROL | ON_BULK | ON_ADMIN, 0}, /* names the other sockets */
     {"Inference/ModelInfer", ON_BULK, TOKEN_SCOPE_INFER},
     {"Keys/KeyPart", ON_BULK, TOKEN_SCOPE_KEY_WRITE},
 };

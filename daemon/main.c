@@ -56,9 +56,28 @@ static const struct argp argp = {
            "The sample configuration documents every setting.",
 };
 
+/* A build that lacks the device says so here, as it would at start. What the machine has is not looked at:
+ * the file may be meant for another, and a daemon may be running. */
+static ckks_status check_device(const config *c, ckks_error *err) {
+    ckks_status rc = CKKS_OK;
+#ifndef CKKSD_CUDA
+    device *none = NULL;
+    const device_config wanted = {.kind = DEVICE_CUDA};
+    if (c->device_kind == DEVICE_CUDA) rc = device_open(&none, &wanted, err);
+    device_close(none);
+#else
+    (void)c, (void)err;
+#endif
+    return rc;
+}
+
 static int check_only(const config *c) {
     ckks_error err = {0};
     token_table tokens;
+    if (check_device(c, &err) != CKKS_OK) {
+        fprintf(stderr, "ckksd: %s\n", err.message);
+        return EXIT_CONFIG;
+    }
     if (token_table_load(&tokens, c->tokens, &err) != CKKS_OK) {
         fprintf(stderr, "ckksd: %s\n", err.message);
         return EXIT_CONFIG;

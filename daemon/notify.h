@@ -1,6 +1,7 @@
 /*
  * What the service manager hears: READY after the self test, STATUS lines, WATCHDOG while slots make
- * progress, STOPPING. Without libsystemd or without NOTIFY_SOCKET every call does nothing. Any thread.
+ * progress, STOPPING. Without NOTIFY_SOCKET every call does nothing. Any thread; none waits for a manager
+ * that does not read: what it has no room for is said later, but for what is of use only now.
  */
 #ifndef CKKSD_NOTIFY_H
 #define CKKSD_NOTIFY_H
@@ -14,7 +15,10 @@ void notify_stopping(const char *status);
 void notify_reloading(void);
 /* notify_extend_start asks for `seconds` more before start-up counts as failed. */
 void notify_extend_start(uint32_t seconds);
-/* notify_watchdog_interval_ms: how often the manager wants to hear us (half its limit); 0 = no watchdog. */
+/* notify_flush says what waits, as far as there is room now. */
+void notify_flush(void);
+/* notify_watchdog_interval_ms: how often the manager wants to hear us (half its limit); 0 = no watchdog, or
+ * no libsystemd. */
 uint64_t notify_watchdog_interval_ms(void);
 
 #endif

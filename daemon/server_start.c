@@ -84,6 +84,7 @@ static void on_tick(uv_timer_t *timer) {
     server *s = timer->data;
     const uint64_t now = clock_now_ns();
     publish(s);
+    notify_flush();
     dedupe_expire(&s->dedupe, now);
     if (s->phase == SERVER_STARTING) notify_extend_start(START_EXTENSION);
     if (s->phase >= SERVER_DRAINING) {

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <nng/protocol/reqrep0/req.h>
+#include <sys/wait.h>
 
 static void ready_is_said_after_the_self_test_and_stopping_at_the_end(void **state) {
     (void)state;
@@ -71,6 +72,67 @@ static void the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs(void *
     assert_int_equal(daemon_http(&d, "/livez", page, sizeof page), 503);
     assert_non_null(strstr(page, "slot 0 makes no progress"));
     assert_true(daemon_logged(&d, "event=slot_stalled slot=0"));
+}
+
+/* Its socket takes a few datagrams (net.unix.max_dgram_qlen) and is not read; the watchdog is fed each ms. */
+static void a_service_manager_that_does_not_listen_is_not_waited_for(void **state) {
+    (void)state;
+    start_with_keys(NULL, "WATCHDOG_USEC=2000", NULL);
+    Ckksd__V1__Empty empty = CKKSD__V1__EMPTY__INIT;
+    for (int i = 0; i < 12; i++) { /* each says two things more */
+        assert_int_equal(admin("Admin/Reload", &empty.base), 0);
+        assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    }
+    daemon_signal(&d, SIGTERM);
+    assert_int_equal(daemon_wait(&d), 0);
+}
+
+static void what_was_not_heard_at_first_is_said_once_there_is_room(void **state) {
+    (void)state;
+    Ckksd__V1__Empty empty = CKKSD__V1__EMPTY__INIT;
+    start_with_keys(NULL, "WATCHDOG_USEC=2000", NULL);
+    usleep(50000);
+    (void)daemon_hear(&d, "nothing of the sort", 1);
+    d.heard[0] = 0;
+    usleep(50000); /* full of WATCHDOG=1 */
+    for (int i = 0; i < 3; i++) assert_int_equal(admin("Admin/Reload", &empty.base), 0);
+    assert_true(daemon_hear(&d, "RELOADING=1", 5000));
+    assert_true(daemon_hear(&d, "STATUS=ready", 5000));
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
+static int check_configuration(const char *kind) {
+    char command[512], path[128];
+    const char *build = getenv("B");
+    snprintf(path, sizeof path, "%s/checked.conf", d.folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "[server]\nmodels = %s\ndata = %s/data\ntokens = %s/tokens\n[device]\nkind = %s\n", models,
+            d.folder, d.folder, kind);
+    fclose(file);
+    snprintf(command, sizeof command, "%s/tests/ckksd-fault --check-config --config %s >%s/said 2>&1",
+             build ? build : "build/gcc", path, d.folder);
+    const int rc = system(command); /* NOLINT(cert-env33-c) */
+    return WIFEXITED(rc) ? WEXITSTATUS(rc) : -1;
+}
+
+static void a_device_that_this_build_lacks_is_refused_before_the_start(void **state) {
+    (void)state;
+    char text[512] = "", path[128];
+    assert_int_equal(check_configuration("cpu"), 0);
+    assert_int_equal(check_configuration("auto"), 0);
+    const int code = check_configuration("cuda");
+    snprintf(path, sizeof path, "%s/said", d.folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    (void)fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+#ifdef CKKSD_CUDA
+    assert_int_equal(code, 0);
+#else
+    assert_int_equal(code, 2);
+    assert_non_null(strstr(text, "this build has no CUDA back end"));
+#endif
 }
 
 static void a_device_error_costs_one_request_and_the_slot_comes_back(void **state) {
@@ -247,6 +309,9 @@ int main(void) {
         T(a_model_that_fails_its_self_test_is_not_served),
         T(a_model_larger_than_the_budget_is_refused_with_the_numbers),
         T(the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs),
+        T(a_service_manager_that_does_not_listen_is_not_waited_for),
+        T(what_was_not_heard_at_first_is_said_once_there_is_room),
+        T(a_device_that_this_build_lacks_is_refused_before_the_start),
         T(a_device_error_costs_one_request_and_the_slot_comes_back),
         T(with_two_slots_a_device_error_is_retried_on_the_other),
         T(a_lost_device_ends_the_daemon_for_its_manager_to_restart),

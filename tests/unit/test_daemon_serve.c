@@ -1,4 +1,5 @@
 /* What a running daemon answers, and how it refuses each fault by name. */
+#include "client/lib/rpc.h"
 #include "tests/support/daemon_words.h"
 
 #include <arpa/inet.h>
@@ -30,6 +31,34 @@ static void tokens_and_secrets_never_reach_the_log(void **state) {
     assert_true(daemon_logged(&d, "method=Inference/ModelInfer"));
     assert_false(daemon_logged(&d, d.alice + 6));
     assert_false(daemon_logged(&d, "alice.00"));
+}
+
+/* One address in a client's configuration is enough, whichever it is. */
+static void the_bulk_address_leads_to_the_control_one_and_back(void **state) {
+    (void)state;
+    start_with_keys(NULL, NULL, NULL);
+    static const char *const names[] = {"control", "bulk"};
+    for (int i = 0; i < 2; i++) {
+        char address[128];
+        ckks_error err = {0};
+        rpc_connection *c = NULL;
+        rpc_reply reply = {0};
+        Ckksd__V1__ModelRequest model = CKKSD__V1__MODEL_REQUEST__INIT;
+        model.name = "tiny";
+        snprintf(address, sizeof address, "ipc://%s/%s.sock", d.folder, names[i]);
+        const rpc_config config = {.address = address, .token = d.alice};
+        if (rpc_connect(&c, &config, &err) != CKKS_OK) fail_msg("%s: %s", names[i], err.message);
+        rpc_request request = {.method = "Inference/ModelMetadata",
+                               .payload = &model.base,
+                               .reply = &ckksd__v1__model_metadata_reply__descriptor};
+        assert_int_equal(rpc_call(c, &request, &reply, &err), CKKS_OK);
+        rpc_reply_fini(&reply);
+        request.is_bulk = true; /* where it is not served */
+        assert_int_equal(rpc_call(c, &request, &reply, &err), CKKS_PERMISSION_DENIED);
+        assert_non_null(strstr(err.message, "is not served on this socket: use the control one"));
+        rpc_reply_fini(&reply);
+        rpc_close(c);
+    }
 }
 
 static void anyone_may_ask_for_health_and_server_metadata(void **state) {
@@ -456,6 +485,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(an_encrypted_request_gets_the_right_answer),
         T(tokens_and_secrets_never_reach_the_log),
+        T(the_bulk_address_leads_to_the_control_one_and_back),
         T(anyone_may_ask_for_health_and_server_metadata),
         T(each_fault_is_refused_by_name_and_a_good_request_still_works),
         T(a_token_without_the_scope_is_refused),
