@@ -184,13 +184,18 @@ gen: $(PROTO_GEN)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-.PHONY: install
-install: all ## install under PREFIX (/usr/local), honouring DESTDIR
-	install -Dm755 $(CKKSD) $(DESTDIR)$(PREFIX)/sbin/ckksd
+.PHONY: install install-client
+# a client developer needs neither the daemon nor root: make install-client PREFIX=$HOME/.local
+install-client: $(if $(CTL_SRC),$(CKKSCTL)) $(LIBCLIENT_SO) ## install ckksctl, libckksclient, its header and its .pc under PREFIX
 	install -Dm755 $(CKKSCTL) $(DESTDIR)$(PREFIX)/bin/ckksctl
-	install -Dm755 $(LIBCLIENT_SO) $(DESTDIR)$(PREFIX)/lib/libckksclient.so.0
+	install -Dm644 client/ctl/completion.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ckksctl
+	install -Dm644 $(LIBCLIENT_SO) $(DESTDIR)$(PREFIX)/lib/libckksclient.so.0
 	ln -sf libckksclient.so.0 $(DESTDIR)$(PREFIX)/lib/libckksclient.so
 	install -Dm644 client/include/ckksclient.h $(DESTDIR)$(PREFIX)/include/ckksclient.h
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' client/include/ckksclient.pc.in | \
+	    install -Dm644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/pkgconfig/ckksclient.pc
+install: all install-client ## install everything under PREFIX (/usr/local), honouring DESTDIR
+	install -Dm755 $(CKKSD) $(DESTDIR)$(PREFIX)/sbin/ckksd
 	test -e $(DESTDIR)/etc/ckksd/ckksd.conf || install -Dm640 config/ckksd.conf $(DESTDIR)/etc/ckksd/ckksd.conf
 	sed 's|@PREFIX@|$(PREFIX)|' deploy/systemd/ckksd.service | install -Dm644 /dev/stdin $(DESTDIR)/lib/systemd/system/ckksd.service
 	install -Dm644 deploy/systemd/ckksd.sysusers $(DESTDIR)/usr/lib/sysusers.d/ckksd.conf
@@ -269,8 +274,9 @@ $(LIBDAEMON): $(call obj,$(DAEMON_SRC))
 $(LIBSUPPORT): $(call obj,$(SUPPORT_SRC))
 	$(archive)
 
-$(LIBCLIENT_SO): $(LIBCLIENT) $(LIBPROTO) $(LIBCKKS)
-	$(Q)$(CC) -shared -Wl,-soname,libckksclient.so.0 -Wl,--whole-archive $(LIBCLIENT) -Wl,--no-whole-archive \
+$(LIBCLIENT_SO): $(LIBCLIENT) $(LIBPROTO) $(LIBCKKS) client/lib/ckksclient.map
+	@echo "  LD  $@"
+	$(Q)$(CC) -shared -Wl,-soname,libckksclient.so.0 -Wl,--version-script=client/lib/ckksclient.map -Wl,--whole-archive $(LIBCLIENT) -Wl,--no-whole-archive \
 	    $(LIBPROTO) $(LIBCKKS) $(LDFLAGS_ALL) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
 $(CKKSD): $(call obj,daemon/main.c) $(LIBDAEMON) $(LIBPROTO) $(LIBCKKS)
 	@echo "  LD  $@"

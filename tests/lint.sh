@@ -17,10 +17,10 @@ if have clang-tidy-14; then
     mapfile -t units < <(git ls-files -co --exclude-standard '*.c')
     if ! printf '%s\0' "${units[@]}" | xargs -0 -P "$(nproc)" -n 1 sh -c \
         'case $1 in *_avx2.c) isa="-mavx2 -mfma -mbmi2" ;; *_avx512.c) isa="-mavx512f -mavx512dq -mavx512vl -mavx512ifma -mavx512vbmi -mavx512bw -mavx2 -mfma -mbmi2" ;; *) isa= ;; esac
-        clang-tidy-14 --quiet "$@" -- $isa -std=c11 -D_GNU_SOURCE -DCKKSD_VERSION=\"lint\" -DHAVE_SYSTEMD -fopenmp -I. -I'"$GEN"' 2>/dev/null | grep -E "(warning|error):" && exit 1 || exit 0' tidy
+        clang-tidy-14 --quiet "$@" -- $isa -std=c11 -D_GNU_SOURCE -DCKKSD_VERSION=\"lint\" -DHAVE_SYSTEMD -fopenmp -I. -Iclient/include -I'"$GEN"' 2>/dev/null | grep -E "(warning|error):" && exit 1 || exit 0' tidy
     then fail "clang-tidy found something"; fi
 fi
-mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' .ci/run)
+mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' '*.bash' .ci/run)
 if have shellcheck; then shellcheck -S warning "${scripts[@]}" || fail "shellcheck"; fi
 mapfile -t yaml < <(git ls-files -co --exclude-standard '*.yml' '*.yaml')
 if [ ${#yaml[@]} -ne 0 ] && have yamllint; then yamllint -s "${yaml[@]}" || fail "yamllint"; fi

@@ -2,7 +2,7 @@
  * libckksclient: encrypted inference from C.
  *
  * Your data and your secret key stay in your process; a ckksd server computes on ciphertexts. A first answer
- * (cc program.c -lckksclient):
+ * (cc program.c $(pkg-config --cflags --libs ckksclient)):
  *
  *     ckksc_error error = CKKSC_ERROR_INIT;
  *     ckksc_status status = CKKSC_OTHER; // when it is not reached, error says what was in the way
@@ -138,6 +138,9 @@ CKKSC_API ckksc_status ckksc_model_describe(ckksc_model_info *out, const ckksc_m
                                             ckksc_error *error);
 /* Name of input `index`, or NULL where the model takes a plain tensor. Lives as long as the model. */
 CKKSC_API const char *ckksc_model_column(const ckksc_model *model, uint32_t index);
+/* Text of category `category` of a column of text: in a row it is the number `category`. NULL behind the last
+ * one, and for a column of numbers. Lives as long as the model. */
+CKKSC_API const char *ckksc_model_category(const ckksc_model *model, uint32_t index, uint32_t category);
 
 /* ---- keys ---- */
 
@@ -191,7 +194,9 @@ CKKSC_API void ckksc_key_set_destroy(ckksc_key_set *keys);
 typedef struct ckksc_ciphertext ckksc_ciphertext; /* all ciphertexts of one request, or of one result */
 
 /* ckksc_encrypt checks row[input_count] against the declared ranges, preprocesses and encrypts it, with `key`
- * or, where that is NULL, with `public_key`. CKKSC_INPUT naming the column that is out of its range or not
+ * or, where that is NULL, with `public_key`. In a row of columns a text is the number of its category
+ * (ckksc_model_category), -1 where the model has none such, and a missing number is NaN: both are refused
+ * unless a step of the model takes them. CKKSC_INPUT naming the column that is out of its range or not
  * finite, and for a public key where what the model promises holds under the secret one only. */
 CKKSC_API ckksc_status ckksc_encrypt(ckksc_ciphertext **out, const ckksc_model *model,
                                      const ckksc_secret_key *key, const ckksc_public_key *public_key,

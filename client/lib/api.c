@@ -192,6 +192,13 @@ const char *ckksc_model_column(const ckksc_model *model, uint32_t index) {
     return d && index < d->n_columns ? d->columns[index]->name : NULL;
 }
 
+const char *ckksc_model_category(const ckksc_model *model, uint32_t index, uint32_t category) {
+    const Ckksd__V1__ModelDescription *d = model ? model_in(model)->description : NULL;
+    return d && index < d->n_columns && category < d->columns[index]->n_categories
+               ? d->columns[index]->categories[category]
+               : NULL;
+}
+
 /* ---- keys ---- */
 
 ckksc_status ckksc_secret_key_generate(ckksc_secret_key **out, const ckksc_model *model, ckksc_error *error) {

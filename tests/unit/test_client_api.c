@@ -52,6 +52,9 @@ static void a_model_describes_itself(void **state) {
     assert_true(info.promised_step == 1e-3);
     assert_string_equal(ckksc_model_column(model, 3), "delta");
     assert_null(ckksc_model_column(model, 4));
+    assert_null(ckksc_model_category(model, 3, 0)); /* a column of numbers */
+    assert_null(ckksc_model_category(model, 4, 0));
+    assert_null(ckksc_model_category(NULL, 0, 0));
     info.struct_bytes = 8; /* smaller than any that was published */
     assert_int_equal(ckksc_model_describe(&info, model, &error), CKKSC_USAGE);
 }
