@@ -289,11 +289,19 @@ $(CKKSCTL): $(call obj,$(CTL_SRC)) $(LIBCOMPILE) $(LIBCLIENT) $(LIBPROTO) $(LIBC
 	@echo "  LD  $@"
 	$(Q)$(CC) $^ $(LDFLAGS_ALL) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS) -o $@
 
-# Tests link everything, with the fault-injection build of the kernels, and wrapped allocators and calls of the system
-# (tests/support: alloc_fault, system_fault).
+# Tests link everything, with the fault-injection build of the kernels, and wrapped allocators, calls of the system and of
+# libraries (tests/support: alloc_fault, system_fault, library_fault).
 WRAPPED := malloc calloc realloc strdup strndup \
-           open mkostemp mkstemp read pread write pwrite fsync fdatasync ftruncate fchmod fstat rename renameat2 link linkat mkdir opendir mmap pthread_create
-WRAP := $(addprefix -Wl$(comma)--wrap=,$(WRAPPED)) -Wl,-u,__wrap_malloc -Wl,-u,__wrap_open
+           open mkostemp mkstemp read pread write pwrite fsync fdatasync ftruncate fchmod fstat rename renameat2 link linkat mkdir opendir mmap pthread_create stat \
+           posix_memalign \
+           sqlite3_open_v2 sqlite3_exec sqlite3_prepare_v2 sqlite3_step sqlite3_bind_text sqlite3_bind_blob sqlite3_bind_int64 \
+           nng_rep0_open nng_req0_open nng_socket_set_size nng_socket_set_ms nng_pipe_notify nng_listener_create nng_listener_set_ptr \
+           nng_listener_set_bool nng_listener_start nng_aio_alloc nng_ctx_open nng_msg_alloc nng_msg_dup nng_msg_trim nng_dialer_create \
+           nng_dialer_set_ptr nng_dialer_start nng_tls_config_alloc nng_tls_config_own_cert nng_tls_config_ca_chain \
+           nng_tls_config_auth_mode nng_tls_config_ca_file nng_tls_config_server_name \
+           uv_loop_init uv_async_init uv_pipe_init uv_pipe_bind uv_listen uv_accept uv_read_start uv_write uv_try_write uv_signal_init \
+           uv_signal_start uv_fileno
+WRAP := $(addprefix -Wl$(comma)--wrap=,$(WRAPPED)) -Wl,-u,__wrap_malloc -Wl,-u,__wrap_open -Wl,-u,__wrap_uv_write
 TEST_LIBS = $(LIBSUPPORT) $(if $(DAEMON_SRC),$(LIBDAEMON)) $(if $(COMPILE_SRC),$(LIBCOMPILE)) $(if $(CLIENT_SRC),$(LIBCLIENT)) \
             $(LIBPROTO) $(LIBCKKS_FAULT)
 TEST_LINK = $(LDFLAGS_ALL) -lcmocka -lflint -lmpfr -lgmp $(LIBS_DAEMON) $(LIBS_CLIENT) $(LIBS_PROTO) $(LIBS_KERNELS)

@@ -120,8 +120,13 @@ static ckks_status check_same(keystore *ks, const char *tenant, const uint8_t *i
         ks, &statement, "SELECT part_bytes, part_digests FROM key_sets WHERE tenant = ?1 AND id = ?2", tenant,
         id, err);
     if (rc != CKKS_OK) return rc;
-    bool is_same = sqlite3_step(statement) == SQLITE_ROW &&
-                   (uint32_t)sqlite3_column_int64(statement, 0) == request->part_bytes &&
+    const int n = sqlite3_step(statement);
+    if (n != SQLITE_ROW) {
+        rc = sql_fail(ks, "read", err);
+        sqlite3_finalize(statement);
+        return rc;
+    }
+    bool is_same = (uint32_t)sqlite3_column_int64(statement, 0) == request->part_bytes &&
                    (size_t)sqlite3_column_bytes(statement, 1) == request->n_part_digests * SHA256_BYTES;
     const uint8_t *digests = is_same ? sqlite3_column_blob(statement, 1) : NULL;
     for (size_t i = 0; is_same && i < request->n_part_digests; i++)
@@ -154,13 +159,14 @@ static ckks_status insert_upload(keystore *ks, const char *tenant, const uint8_t
              " ?9)",
              tenant, id, err)) != CKKS_OK)
         goto out;
-    sqlite3_bind_blob(statement, 3, view->params.id, CKKS_PARAMETER_ID_BYTES, SQLITE_TRANSIENT);
-    sqlite3_bind_blob(statement, 4, view->lineage, LINEAGE_BYTES, SQLITE_TRANSIENT);
-    sqlite3_bind_blob(statement, 5, manifest, (int)manifest_bytes, SQLITE_TRANSIENT);
-    sqlite3_bind_int64(statement, 6, (sqlite3_int64)view->payload_bytes);
-    sqlite3_bind_int64(statement, 7, (sqlite3_int64)request->part_bytes);
-    sqlite3_bind_blob(statement, 8, digests, (int)digest_bytes, SQLITE_TRANSIENT);
-    sqlite3_bind_int64(statement, 9, (sqlite3_int64)now_unix);
+    int n = sqlite3_bind_blob(statement, 3, view->params.id, CKKS_PARAMETER_ID_BYTES, SQLITE_TRANSIENT);
+    if (!n) n = sqlite3_bind_blob(statement, 4, view->lineage, LINEAGE_BYTES, SQLITE_TRANSIENT);
+    if (!n) n = sqlite3_bind_blob(statement, 5, manifest, (int)manifest_bytes, SQLITE_TRANSIENT);
+    if (!n) n = sqlite3_bind_int64(statement, 6, (sqlite3_int64)view->payload_bytes);
+    if (!n) n = sqlite3_bind_int64(statement, 7, (sqlite3_int64)request->part_bytes);
+    if (!n) n = sqlite3_bind_blob(statement, 8, digests, (int)digest_bytes, SQLITE_TRANSIENT);
+    if (!n) n = sqlite3_bind_int64(statement, 9, (sqlite3_int64)now_unix);
+    if ((rc = sql_bound(ks, &statement, n, err)) != CKKS_OK) goto out;
     rc = sql_step_done(ks, statement, err);
 out:
     free(manifest);
@@ -189,9 +195,12 @@ static void look_for_payload(const keystore *ks, keystore_record *record) {
     struct stat st;
     char path[KEYSTORE_PATH_SIZE];
     if (record->state != KEYSTORE_COMMITTED) return;
-    if (stat(payload_path(ks, path, record->id), &st) == 0 && (uint64_t)st.st_size == record->payload_bytes)
+    if (stat(payload_path(ks, path, record->id), &st) != 0) {
+        if (errno != ENOENT) return; /* who knows: it may be there */
+    } else if ((uint64_t)st.st_size == record->payload_bytes) {
         return;
-    (void)unlink(path);
+    }
+    (void)unlink(path); /* it would be taken for the one that is uploaded next */
     record->state = KEYSTORE_EVICTED;
 }
 
@@ -289,8 +298,11 @@ static ckks_status find_upload(keystore *ks, upload *out, const char *tenant, co
                                  " WHERE tenant = ?1 AND id = ?2 AND state = 1",
                                  tenant, id, err);
     if (rc != CKKS_OK) return rc;
-    if (sqlite3_step(statement) != SQLITE_ROW) {
-        rc = ckks_error_set(err, CKKS_KEY_UNKNOWN, "key_set", "no upload of this key set was begun");
+    const int n = sqlite3_step(statement);
+    if (n != SQLITE_ROW) {
+        rc = n == SQLITE_DONE
+                 ? ckks_error_set(err, CKKS_KEY_UNKNOWN, "key_set", "no upload of this key set was begun")
+                 : sql_fail(ks, "read", err);
         goto out;
     }
     out->payload_bytes = (uint64_t)sqlite3_column_int64(statement, 0);
@@ -334,7 +346,7 @@ ckks_status keystore_part(keystore *ks, const char *tenant, const uint8_t id[KEY
              sql_prepare(ks, &statement, "INSERT OR IGNORE INTO parts (tenant, id, part) VALUES (?1, ?2, ?3)",
                          tenant, id, err)) != CKKS_OK)
         return rc;
-    sqlite3_bind_int64(statement, 3, index);
+    if ((rc = sql_bound(ks, &statement, sqlite3_bind_int64(statement, 3, index), err)) != CKKS_OK) return rc;
     if ((rc = sql_step_done(ks, statement, err)) != CKKS_OK) return rc;
     if ((rc = list_missing(ks, tenant, id, u.parts, &missing, err)) != CKKS_OK) return rc;
     *missing_count = missing.count;
@@ -369,21 +381,23 @@ static ckks_status publish(keystore *ks, const char *tenant, const uint8_t *id, 
     if (link(staging, payload) != 0 && errno != EEXIST) /* another tenant's equal set is the same file */
         return ckks_error_set(err, CKKS_IO, "data", "%s: %s", payload, strerror(errno));
     if ((rc = folder_sync(ks, "payload", err)) != CKKS_OK) return rc;
-    if ((rc = sql_run(ks, "BEGIN IMMEDIATE", err)) != CKKS_OK) return rc;
+    if ((rc = sql_run(ks, "BEGIN IMMEDIATE", err)) != CKKS_OK) goto rollback;
     if ((rc = sql_prepare(
              ks, &statement,
              "UPDATE key_sets SET state = 2, created = ?3, used = ?3 WHERE tenant = ?1 AND id = ?2", tenant,
              id, err)) != CKKS_OK)
         goto rollback;
-    sqlite3_bind_int64(statement, 3, (sqlite3_int64)now_unix);
+    if ((rc = sql_bound(ks, &statement, sqlite3_bind_int64(statement, 3, (sqlite3_int64)now_unix), err)) !=
+        CKKS_OK)
+        goto rollback;
     if ((rc = sql_step_done(ks, statement, err)) != CKKS_OK) goto rollback;
     if ((rc = sql_prepare(ks, &statement, "DELETE FROM parts WHERE tenant = ?1 AND id = ?2", tenant, id,
                           err)) != CKKS_OK)
         goto rollback;
     if ((rc = sql_step_done(ks, statement, err)) != CKKS_OK) goto rollback;
     if ((rc = sql_run(ks, "COMMIT", err)) == CKKS_OK) return CKKS_OK;
-rollback:
-    (void)sql_run(ks, "ROLLBACK", NULL);
+rollback: /* in what stays open, later writes would not last */
+    for (int i = 0; i < 3 && !sqlite3_get_autocommit(ks->db); i++) (void)sql_run(ks, "ROLLBACK", NULL);
     return rc;
 }
 
@@ -468,7 +482,9 @@ static ckks_status delete_found(keystore *ks, const char *query, const char *tex
         char tenant[TOKEN_NAME_MAX + 1];
         uint8_t id[KEY_SET_ID_BYTES];
         if ((rc = sql_prepare(ks, &statement, query, text, NULL, err)) != CKKS_OK) return rc;
-        if (!text) sqlite3_bind_int64(statement, 1, number);
+        if (!text &&
+            (rc = sql_bound(ks, &statement, sqlite3_bind_int64(statement, 1, number), err)) != CKKS_OK)
+            return rc;
         const int n = sqlite3_step(statement);
         const bool is_good = n == SQLITE_ROW && sqlite3_column_bytes(statement, 0) <= (int)TOKEN_NAME_MAX &&
                              sqlite3_column_bytes(statement, 1) == (int)sizeof id;
@@ -506,8 +522,9 @@ ckks_status keystore_used(keystore *ks, const char *tenant, const uint8_t id[KEY
     const ckks_status rc = sql_prepare(
         ks, &statement, "UPDATE key_sets SET used = ?3 WHERE tenant = ?1 AND id = ?2", tenant, id, err);
     if (rc != CKKS_OK) return rc;
-    sqlite3_bind_int64(statement, 3, (sqlite3_int64)used_unix);
-    return sql_step_done(ks, statement, err);
+    const ckks_status bound =
+        sql_bound(ks, &statement, sqlite3_bind_int64(statement, 3, (sqlite3_int64)used_unix), err);
+    return bound == CKKS_OK ? sql_step_done(ks, statement, err) : bound;
 }
 
 ckks_status keystore_map_payload(const keystore *ks, const uint8_t id[KEY_SET_ID_BYTES],

@@ -24,7 +24,9 @@ ckks_status sql_fail(keystore *ks, const char *what, ckks_error *err) {
     if (sqlite3_errcode(ks->db) == SQLITE_BUSY)
         return ckks_error_set(err, CKKS_IO, "data", "%s is in use by another ckksd: one daemon a data folder",
                               ks->folder);
-    return ckks_error_set(err, CKKS_IO, "catalogue", "%s: %s", what, sqlite3_errmsg(ks->db));
+    const bool is_memory = sqlite3_errcode(ks->db) == SQLITE_NOMEM;
+    return ckks_error_set(err, is_memory ? CKKS_RESOURCE_EXHAUSTED : CKKS_IO, "catalogue", "%s: %s", what,
+                          sqlite3_errmsg(ks->db));
 }
 
 ckks_status sql_run(keystore *ks, const char *text, ckks_error *err) {
@@ -35,15 +37,18 @@ ckks_status sql_prepare(keystore *ks, sqlite3_stmt **out, const char *text, cons
                         const uint8_t *id, ckks_error *err) {
     *out = NULL;
     if (sqlite3_prepare_v2(ks->db, text, -1, out, NULL) != SQLITE_OK) return sql_fail(ks, "prepare", err);
-    if ((tenant && sqlite3_bind_text(*out, 1, tenant, -1, SQLITE_TRANSIENT) != SQLITE_OK) ||
-        (id &&
-         sqlite3_bind_blob(*out, tenant ? 2 : 1, id, KEY_SET_ID_BYTES, SQLITE_TRANSIENT) != SQLITE_OK)) {
-        const ckks_status rc = sql_fail(ks, "bind", err);
-        sqlite3_finalize(*out);
-        *out = NULL;
-        return rc;
-    }
-    return CKKS_OK;
+    int n = tenant ? sqlite3_bind_text(*out, 1, tenant, -1, SQLITE_TRANSIENT) : SQLITE_OK;
+    if (n == SQLITE_OK && id)
+        n = sqlite3_bind_blob(*out, tenant ? 2 : 1, id, KEY_SET_ID_BYTES, SQLITE_TRANSIENT);
+    return sql_bound(ks, out, n, err);
+}
+
+ckks_status sql_bound(keystore *ks, sqlite3_stmt **statement, int n, ckks_error *err) {
+    if (n == SQLITE_OK) return CKKS_OK;
+    const ckks_status rc = sql_fail(ks, "bind", err);
+    sqlite3_finalize(*statement);
+    *statement = NULL;
+    return rc;
 }
 
 ckks_status sql_step_done(keystore *ks, sqlite3_stmt *statement, ckks_error *err) {
@@ -115,8 +120,9 @@ static ckks_status fill_from_manifest(keystore *ks, keystore_record *out, ckks_e
 }
 
 static bool read_blob(void *out, size_t bytes, sqlite3_stmt *statement, int column) {
-    if ((size_t)sqlite3_column_bytes(statement, column) != bytes) return false;
-    memcpy(out, sqlite3_column_blob(statement, column), bytes);
+    const void *blob = sqlite3_column_blob(statement, column);
+    if (!blob || (size_t)sqlite3_column_bytes(statement, column) != bytes) return false;
+    memcpy(out, blob, bytes);
     return true;
 }
 

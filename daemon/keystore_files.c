@@ -126,9 +126,11 @@ static ckks_status is_row(keystore *ks, const char *tenant, const uint8_t *id, i
     ckks_status rc = sql_prepare(ks, &statement, "SELECT state FROM key_sets WHERE tenant = ?1 AND id = ?2",
                                  tenant, id, err);
     if (rc != CKKS_OK) return rc;
-    *out = sqlite3_step(statement) == SQLITE_ROW && sqlite3_column_int(statement, 0) == state;
+    const int n = sqlite3_step(statement);
+    *out = n == SQLITE_ROW && sqlite3_column_int(statement, 0) == state;
+    if (n != SQLITE_ROW && n != SQLITE_DONE) rc = sql_fail(ks, "read", err); /* a file may not go for that */
     sqlite3_finalize(statement);
-    return CKKS_OK;
+    return rc;
 }
 
 /* Is this file of `folder` named by a row? */
@@ -170,10 +172,11 @@ static ckks_status clear_folder(keystore *ks, const char *folder, bool is_payloa
 static ckks_status mark_rows(keystore *ks, ckks_error *err) {
     sqlite3_stmt *statement = NULL;
     char path[KEYSTORE_PATH_SIZE];
+    int n = SQLITE_DONE;
     ckks_status rc =
         sql_prepare(ks, &statement, "SELECT tenant, id, state, payload_bytes FROM key_sets", NULL, NULL, err);
     if (rc != CKKS_OK) return rc;
-    while (rc == CKKS_OK && sqlite3_step(statement) == SQLITE_ROW) {
+    while (rc == CKKS_OK && (n = sqlite3_step(statement)) == SQLITE_ROW) {
         struct stat st;
         uint8_t id[KEY_SET_ID_BYTES];
         const char *tenant = (const char *)sqlite3_column_text(statement, 0);
@@ -185,7 +188,12 @@ static ckks_status mark_rows(keystore *ks, ckks_error *err) {
             payload_path(ks, path, id);
         else
             staging_path(ks, path, tenant, id);
-        if (stat(path, &st) == 0 && st.st_size == (off_t)sqlite3_column_int64(statement, 3)) continue;
+        if (stat(path, &st) == 0) {
+            if (st.st_size == (off_t)sqlite3_column_int64(statement, 3)) continue;
+        } else if (errno != ENOENT) { /* who knows: it may be there */
+            rc = fail(path, err);
+            break;
+        }
         log_write(LOG_LEVEL_ERROR, "event=key_file_missing tenant=%s file=%s", tenant, path);
         sqlite3_stmt *change = NULL;
         rc = sql_prepare(ks, &change,
@@ -195,6 +203,7 @@ static ckks_status mark_rows(keystore *ks, ckks_error *err) {
                          tenant, id, err);
         if (rc == CKKS_OK) rc = sql_step_done(ks, change, err);
     }
+    if (rc == CKKS_OK && n != SQLITE_DONE) rc = sql_fail(ks, "read", err);
     sqlite3_finalize(statement);
     return rc;
 }

@@ -15,13 +15,16 @@ struct keystore {
 
 #define KEYSTORE_PATH_SIZE PATH_MAX
 
-/* ---- SQL: each prepares, steps and finalises; failures are CKKS_IO with SQLite's words ---- */
+/* ---- SQL: each prepares, steps and finalises; failures are CKKS_IO, or
+ * CKKS_RESOURCE_EXHAUSTED, with SQLite's words ---- */
 
 ckks_status sql_fail(keystore *ks, const char *what, ckks_error *err);
 ckks_status sql_run(keystore *ks, const char *text, ckks_error *err);
 /* sql_prepare binds tenant and id as ?1 and ?2 if not NULL. */
 ckks_status sql_prepare(keystore *ks, sqlite3_stmt **out, const char *text, const char *tenant,
                         const uint8_t *id, ckks_error *err);
+/* sql_bound: n is what binding more gave; a failure finalises the statement. */
+ckks_status sql_bound(keystore *ks, sqlite3_stmt **statement, int n, ckks_error *err);
 /* sql_step_done runs a statement that gives no rows and finalises it. */
 ckks_status sql_step_done(keystore *ks, sqlite3_stmt *statement, ckks_error *err);
 ckks_status catalogue_open(keystore *ks, ckks_error *err);

@@ -451,7 +451,10 @@ static void write_from(local_peer *p, struct local_write *w, size_t sent) {
     pthread_mutex_lock(&p->out->lock);
     w->out = p->out, p->out->users++;
     pthread_mutex_unlock(&p->out->lock);
-    if (uv_write(&w->uv, (uv_stream_t *)&p->uv, parts, 2, on_written) != 0) on_written(&w->uv, UV_ECANCELED);
+    if (uv_write(&w->uv, (uv_stream_t *)&p->uv, parts, 2, on_written) != 0) {
+        on_written(&w->uv, UV_ECANCELED);
+        peer_close(p); /* it would never be in step again */
+    }
 }
 
 void local_reply(transport_context *context, nng_msg *message) {
@@ -599,7 +602,9 @@ static void on_connection(uv_stream_t *stream, int status) {
     list_append(&t->local_peers, &p->link);
     do p->id = PIPE_BIT | ++t->local_serial;
     while (find_peer(t, p->id) != p);
-    const bool is_accepted = uv_accept(stream, (uv_stream_t *)&p->uv) == 0;
+    const int n = uv_accept(stream, (uv_stream_t *)&p->uv);
+    const bool is_accepted = n == 0;
+    l->is_waiting = n != 0 && n != UV_EAGAIN; /* who is still there is let in later */
     int send_bytes = SEND_BYTES;
     uv_os_fd_t fd;
     if (is_accepted) (void)uv_send_buffer_size((uv_handle_t *)&p->uv, &send_bytes);

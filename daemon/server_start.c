@@ -118,13 +118,14 @@ static void on_signal(uv_signal_t *handle, int number) {
         server_drain(s, s->config.drain_timeout_ms);
 }
 
-static void start_timers(server *s) {
+static ckks_status start_timers(server *s, ckks_error *err) {
     static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
     const uint64_t watchdog_ms = notify_watchdog_interval_ms();
     for (int i = 0; i < 3; i++) {
-        uv_signal_init(&s->loop.uv, &s->signals[i]);
+        int n = uv_signal_init(&s->loop.uv, &s->signals[i]);
         s->signals[i].data = s;
-        uv_signal_start(&s->signals[i], on_signal, numbers[i]);
+        if (n == 0) n = uv_signal_start(&s->signals[i], on_signal, numbers[i]);
+        if (n != 0) return ckks_error_set(err, CKKS_IO, "", "signals: %s", uv_strerror(n));
     }
     uv_timer_init(&s->loop.uv, &s->tick);
     uv_timer_init(&s->loop.uv, &s->watchdog);
@@ -132,6 +133,7 @@ static void start_timers(server *s) {
     s->tick.data = s->watchdog.data = s->linger.data = s;
     uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
     if (watchdog_ms) uv_timer_start(&s->watchdog, on_watchdog, 0, watchdog_ms);
+    return CKKS_OK;
 }
 
 /* ---- up ---- */
@@ -228,7 +230,7 @@ ckks_status server_start(server *s, ckks_error *err) {
         goto out;
     if ((rc = lend_blocks(s, err)) != CKKS_OK) goto out;
     if ((rc = models_init(&s->models, err)) != CKKS_OK) goto out;
-    start_timers(s);
+    if ((rc = start_timers(s, err)) != CKKS_OK) goto out;
     s->next_key_tick_ns = clock_now_ns() + KEY_TICK_NS;
     if ((rc = models_scan(s, false, err)) != CKKS_OK) goto out;
     notify_status("loading %u models", s->models.load_pending);

@@ -228,7 +228,7 @@ static bool get(int fd, void *data, size_t size) {
     return true;
 }
 
-static bool is_hung_up(int fd) {
+static inline bool is_hung_up(int fd) {
     struct pollfd one = {.fd = fd, .events = POLLIN};
     uint8_t byte;
     return poll(&one, 1, WAIT_MS) == 1 && recv(fd, &byte, 1, 0) <= 0;

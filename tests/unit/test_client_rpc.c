@@ -1,6 +1,7 @@
 /* The RPC half against a server that lies, stalls and refuses: an nng REP socket in this process, behind ipc
  * sockets so that messages are copied as between processes. */
 #include "client/lib/rpc.h"
+#include "tests/support/library_fault.h"
 #include "tests/support/model_fixture.h"
 
 #include "kernels/base/hash.h"
@@ -122,7 +123,8 @@ static nng_msg *encode(const fake_reply *r, lie mode) {
     const uint32_t header_bytes = (uint32_t)ckksd__v1__reply_header__get_packed_size(&h);
     const uint64_t total = frame_layout(header_bytes, layout, r->segment_count);
     nng_msg *m = NULL;
-    if (nng_msg_alloc(&m, (size_t)total) != 0) abort();
+    while (nng_msg_alloc(&m, (size_t)total) != 0) { /* an injected failure is the client's to meet */
+    }
     uint8_t *body = nng_msg_body(m);
     memset(body, 0, (size_t)total);
     ckksd__v1__reply_header__pack(&h, body + FRAME_PREFIX_BYTES);
@@ -605,6 +607,66 @@ static void every_status_survives_the_wire(void **state) {
     }
 }
 
+/* A connection of its own and one inference, as far as they come. */
+static ckks_status connect_and_infer(const char *address, double scores[2], ckks_error *err) {
+    const double elements[4] = {1.25, -3, 0, 0};
+    const uint8_t key_set[32] = {1};
+    const rpc_config config = {
+        .address = address, .token = "id.secret", .timeout_ms = 1500, .attempt_ms = 300};
+    rpc_connection *c = NULL;
+    client_ciphertexts in = {0}, out = {0};
+    ckks_status rc = client_encrypt(&in, model, secret, NULL, elements, 1, err);
+    if (rc == CKKS_OK) rc = rpc_connect(&c, &config, err);
+    if (rc == CKKS_OK) rc = rpc_infer(&out, c, model, key_set, &in, 0, NULL, err);
+    if (rc == CKKS_OK) rc = client_decrypt(scores, model, secret, &out, 1, err);
+    client_ciphertexts_fini(&in);
+    client_ciphertexts_fini(&out);
+    rpc_close(c);
+    return rc;
+}
+
+static void each_call_of_nng_that_fails_is_a_typed_error_or_tried_again(void **state) {
+    (void)state;
+    uint32_t failures = 0, typed = 0;
+    char tcp[64];
+    nng_listener listener;
+    int port = 0;
+    assert_int_equal(nng_listen(server.socket, "tcp://127.0.0.1:0", &listener, 0), 0);
+    assert_int_equal(nng_listener_get_int(listener, NNG_OPT_TCP_BOUND_PORT, &port), 0);
+    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port);
+    char local_bulk[sizeof server.bulk_address];
+    memcpy(local_bulk, server.bulk_address, sizeof local_bulk);
+    for (int is_tcp = 0; is_tcp < 2; is_tcp++) {
+        if (is_tcp) snprintf(server.bulk_address, sizeof server.bulk_address, "%s", tcp);
+        for (uint64_t n = 1;; n++) {
+            double scores[2] = {0};
+            ckks_error err = {0};
+            assert_true(n < 500);
+            set_mode(HONEST);
+            library_fault_set(n, false);
+            const ckks_status rc = connect_and_infer(is_tcp ? tcp : server.address, scores, &err);
+            const char *failed = library_fault_name();
+            library_fault_set(0, false);
+            if (rc != CKKS_OK && rc != CKKS_UNAVAILABLE && rc != CKKS_RESOURCE_EXHAUSTED &&
+                rc != CKKS_UNTRUSTED_SERVER)
+                fail_msg("call %lu, %s: %s: %s", n, failed, ckks_status_name(rc), err.message);
+            if (rc != CKKS_OK) assert_true(rc == err.code && err.message[0]);
+            if (rc == CKKS_OK) assert_true(fabs(scores[0] - 1.25) < 1e-3 && fabs(scores[1] + 3) < 1e-3);
+            if (!failed) {
+                if (rc != CKKS_OK) fail_msg("%s", err.message);
+                break;
+            }
+            failures++, typed += rc != CKKS_OK;
+            err = (ckks_error){0};
+            if (connect_and_infer(is_tcp ? tcp : server.address, scores, &err) != CKKS_OK)
+                fail_msg("after call %lu, %s: %s", n, failed, err.message);
+        }
+    }
+    memcpy(server.bulk_address, local_bulk, sizeof local_bulk);
+    printf("  %u calls failed, %u as an error\n", failures, typed);
+    assert_true(typed > 10);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_honest_reply_decrypts),
@@ -620,6 +682,7 @@ int main(void) {
         cmocka_unit_test(an_upload_sends_what_is_missing_and_no_more),
         cmocka_unit_test(the_other_socket_is_looked_for_on_the_same_host_alone),
         cmocka_unit_test(every_status_survives_the_wire),
+        cmocka_unit_test(each_call_of_nng_that_fails_is_a_typed_error_or_tried_again),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
