@@ -38,9 +38,10 @@ static ckks_status check_text(const char *text, const char *field, bool is_requi
     const size_t length = strlen(text);
     if (length > TEXT_BYTES_MAX)
         return refuse(err, field, "%zu bytes of text, at most %u are taken", length, TEXT_BYTES_MAX);
-    for (size_t i = 0; i < length; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-            return refuse(err, field, "a control character in the text, at byte %zu", i);
+    for (size_t i = 0, step; i < length; i += step)
+        if (!(step = text_step(text + i)))
+            return refuse(err, field, "no character to show (a control character, or not UTF-8) at byte %zu",
+                          i);
     return CKKS_OK;
 }
 

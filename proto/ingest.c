@@ -87,25 +87,3 @@ ckks_status infer_inputs_check(graph_input *inputs, const ckks_params *params,
         if (inputs[i].is_seeded) inputs[i].seed = request->seeds[i].data;
     return CKKS_OK;
 }
-
-ckks_status infer_outputs_check(packed_ciphertext *outputs, const ckks_params *params,
-                                const value_signature *expected, uint32_t expected_count,
-                                const Ckksd__V1__InferReply *reply, const frame_view *view,
-                                const frame_segment *segments, uint32_t segment_count, ckks_error *err) {
-    ckks_status rc = check_counts("outputs", reply->n_outputs, segment_count, expected_count, err);
-    if (rc != CKKS_OK) return rc;
-    for (uint32_t i = 0; i < expected_count; i++) {
-        ckks_error inner = {0};
-        packed_ciphertext *out = &outputs[i];
-        *out = (packed_ciphertext){0};
-        rc = check_value(&out->signature, params, &expected[i], reply->outputs[i], &segments[i], false,
-                         &inner);
-        if (rc != CKKS_OK) return name_entry(rc, &inner, "outputs", i, err);
-        out->packed = view->segments + segments[i].offset;
-        out->packed_bytes = segments[i].length;
-        rc = packing_check(out->packed, params, out->signature.limb_count - 1, false,
-                           out->signature.component_count * out->signature.batch_count, &inner);
-        if (rc != CKKS_OK) return name_entry(rc, &inner, "outputs", i, err);
-    }
-    return CKKS_OK;
-}

@@ -32,11 +32,4 @@ ckks_status infer_inputs_check(graph_input *inputs, const ckks_params *params,
                                const Ckksd__V1__InferRequest *request, const frame_view *view,
                                const frame_segment *segments, uint32_t segment_count, ckks_error *err);
 
-/* infer_outputs_check is the client's side: a reply's whole, unseeded ciphertexts against what the model
- * description promised; every residue is looked at. outputs[expected_count] point into the body. */
-ckks_status infer_outputs_check(packed_ciphertext *outputs, const ckks_params *params,
-                                const value_signature *expected, uint32_t expected_count,
-                                const Ckksd__V1__InferReply *reply, const frame_view *view,
-                                const frame_segment *segments, uint32_t segment_count, ckks_error *err);
-
 #endif

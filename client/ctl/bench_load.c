@@ -253,7 +253,6 @@ static void print_json(const load *l, const load_result *all, uint32_t count) {
 
 static void print_head(const load *l) {
     const Ckksd__V1__ServerMetadataReply *s = rpc_server(l->connection);
-    if (s->device) text_make_printable(s->device);
     printf("%s (%s), model %s: %u requests, encrypted before; %s\n", rpc_address(l->connection),
            s->device ? s->device : "device unknown", l->model->description->name, l->options->inputs,
            l->is_random ? "the model draws, so answers are not compared"

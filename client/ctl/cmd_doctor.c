@@ -208,7 +208,6 @@ static bool check_server(doctor *d) {
         return false;
     }
     const Ckksd__V1__ServerMetadataReply *s = rpc_server(d->connection);
-    if (s->version) text_make_printable(s->version);
     snprintf(text, sizeof text, "%s answers in %.1f ms, version %.32s, wire versions %u to %u",
              rpc_address(d->connection), (double)(rpc_now_ns() - begin_ns) * 1e-6,
              s->version ? s->version : "?", s->wire_version_min, s->wire_version_max);
@@ -273,7 +272,6 @@ static void check_models(doctor *d) {
         char *name = NULL;
         const char *version;
         ckks_error err = {0};
-        text_make_printable(s->models[i]);
         if (ctl_split_model(&name, &version, s->models[i], &err) == CKKS_OK &&
             rpc_model(&m, d->connection, name, version, &options, &err) == CKKS_OK)
             check_model_keys(d, m);

@@ -295,9 +295,7 @@ int command_decrypt(int argc, char **argv) {
     if (rc == CKKS_OK) rc = ctl_model(&model, &c, &a.common, a.model, NULL, &err);
     if (rc == CKKS_OK) rc = key_paths_for(&paths, a.common.profile.key, &model->params, &err);
     if (rc == CKKS_OK) rc = ctl_load_secret(&sk, &a.common, paths.secret, &err);
-    if (rc == CKKS_OK && a.raw)
-        ctl_warn(
-            "raw results: do not pass them on, their last digits carry information about your secret key");
+    if (rc == CKKS_OK) ctl_warn_unrounded(a.raw ? 0 : client_promised_step(model));
     if (rc == CKKS_OK && a.common.json) json_list(&j, NULL);
     for (uint32_t i = 0; i < a.file_count && rc == CKKS_OK; i++)
         rc = decrypt_file(&j, &is_plausible, &a, model, sk, a.files[i], &err);

@@ -260,9 +260,7 @@ static ckks_status run_stream(int *code, const arguments *a, rpc_connection **co
     if (k.set) memcpy(job.key_set, k.set->id, sizeof job.key_set);
     job.step = a->raw ? 0 : client_promised_step(model);
     job.top = a->top;
-    if (a->raw)
-        ctl_warn(
-            "raw results: do not pass them on, their last digits carry information about your secret key");
+    ctl_warn_unrounded(job.step);
     ctl_bar_begin(&bar, o, "evaluating", false);
     rc = infer_stream(&figures, &job, &a->source, o, err);
     ctl_bar_end(&bar);
@@ -340,9 +338,7 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
     job.step = a->raw ? 0 : client_promised_step(model);
     job.top = a->top;
     if ((rc = results_init(&job, err)) != CKKS_OK) goto out;
-    if (a->raw)
-        ctl_warn(
-            "raw results: do not pass them on, their last digits carry information about your secret key");
+    ctl_warn_unrounded(job.step);
     ctl_bar_begin(&bar, o, "evaluating", false);
     rc = infer_run(&job, err);
     ctl_bar_end(&bar);

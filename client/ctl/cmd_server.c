@@ -105,20 +105,14 @@ static ckks_status status(json_writer *j, rpc_connection *c, const ctl_options *
         json_list(j, "key_sets");
     } else {
         char bulk[32], control[32];
-        if (s->name) text_make_printable(s->name);
-        if (s->version) text_make_printable(s->version);
         printf("server       %s %s at %s, %s\n", s->name ? s->name : "?", s->version ? s->version : "",
                rpc_address(c), ready ? "ready" : "NOT READY");
-        if (s->device) text_make_printable(s->device);
         if (s->device) printf("device       %s\n", s->device);
         if (s->limits)
             printf("limits       %s control messages, %s bulk messages\n",
                    ctl_bytes(control, s->limits->control_message_bytes),
                    ctl_bytes(bulk, s->limits->bulk_message_bytes));
-        for (size_t i = 0; i < s->n_models; i++) {
-            text_make_printable(s->models[i]);
-            printf("model        %s\n", s->models[i]);
-        }
+        for (size_t i = 0; i < s->n_models; i++) printf("model        %s\n", s->models[i]);
         if (!s->n_models) printf("model        none\n");
     }
     ckks_error inner = {0};

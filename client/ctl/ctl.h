@@ -98,6 +98,8 @@ int ctl_exit_code(const ckks_error *err);
 /* ctl_note prints to stderr unless --quiet. */
 void ctl_note(const ctl_options *options, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void ctl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* ctl_warn_unrounded warns where results are shown with all their digits: step is 0. */
+void ctl_warn_unrounded(double step);
 /* ctl_bytes: "217,088 bytes" or "12.3 MiB". Returns text. */
 char *ctl_bytes(char text[32], uint64_t bytes);
 

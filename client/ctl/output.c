@@ -60,6 +60,7 @@ int ctl_fail(const ctl_options *options, const ckks_error *err) {
     const bool is_remote = rpc_error_is_from_server(err);
     copy.stage[0] = 0; /* the message says who spoke */
     ckks_error_print(&copy, text, sizeof text);
+    text_make_printable(text); /* it quotes names of files and cells of tables */
     const int code = ctl_exit_code(err);
     if (options && options->json) {
         json_writer j;
@@ -98,6 +99,12 @@ void ctl_warn(const char *format, ...) {
     vfprintf(stderr, format, arguments); // NOLINT(clang-analyzer-valist.Uninitialized): started above
     va_end(arguments);
     fputc('\n', stderr);
+}
+
+void ctl_warn_unrounded(double step) {
+    if (!(step > 0))
+        ctl_warn("results are not rounded (--raw, or the model promises no precision): do not pass them on, "
+                 "their last digits carry information about your secret key");
 }
 
 char *ctl_bytes(char text[32], uint64_t bytes) {
@@ -182,13 +189,16 @@ void json_discard(json_writer *j) {
 
 static void write_text(FILE *to, const char *text) {
     fputc('"', to);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            fprintf(to, "\\%c", *c);
-        else if (*c < 0x20 || *c == 0x7f)
-            fprintf(to, "\\u%04x", *c);
-        else
-            fputc(*c, to);
+    for (const char *c = text; *c;) {
+        const size_t step = text_step(c);
+        const unsigned char byte = (unsigned char)*c;
+        if (byte == '"' || byte == '\\')
+            fprintf(to, "\\%c", byte);
+        else if (step)
+            fwrite(c, 1, step, to);
+        else /* a name of a file, say, that is no UTF-8: readers of JSON take nothing else */
+            fprintf(to, "\\u%04x", byte < 0x80 ? byte : 0xfffd);
+        c += step ? step : 1;
     }
     fputc('"', to);
 }

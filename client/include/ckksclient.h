@@ -124,7 +124,7 @@ typedef struct ckksc_model_info {
     uint32_t key_count;     /* 0: the model needs no key set, and none can be generated for it */
     uint64_t key_bytes;     /* of a key set for this model alone */
     double promised_error;  /* of a score; 0 = no promise */
-    double promised_step;   /* results are rounded to multiples of it */
+    double promised_step;   /* results are rounded to multiples of it; 0 = they are not: share none */
     uint8_t parameter_id[32];
     uint8_t digest[32];        /* of the package; zeros if the description has none */
     const char *name;          /* these two live as long as the model */

@@ -212,6 +212,7 @@ typedef struct client_ciphertexts {
     client_ciphertext *items; /* owned */
     uint8_t lineage[LINEAGE_BYTES];
     uint32_t row_count;
+    bool is_received; /* from a server: what is wrong with it is the server's fault */
 } client_ciphertexts;
 void client_ciphertexts_fini(client_ciphertexts *list); /* accepts zeroed */
 

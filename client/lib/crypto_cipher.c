@@ -258,6 +258,10 @@ ckks_status client_decrypt(double *scores, const client_model *model, const clie
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory to decrypt");
     else if ((rc = decrypt_all(decoded, values, sk, outputs, err)) == CKKS_OK)
         rc = client_scores(scores, model, decoded, row_count, err);
+    if (rc == CKKS_RESIDUE_RANGE && outputs->is_received) {
+        rc = CKKS_UNTRUSTED_SERVER;
+        if (err && err->code != CKKS_OK) err->code = rc;
+    }
     free(decoded);
     wipe_free(values);
     return rc;

@@ -225,6 +225,17 @@ static ckks_status copy_text(char **out, const char *text, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* They are printed, by programs that do not know where they come from. */
+static void make_texts_printable(Ckksd__V1__ServerMetadataReply *s) {
+    if (s->name) text_make_printable(s->name);
+    if (s->version) text_make_printable(s->version);
+    if (s->device) text_make_printable(s->device);
+    for (size_t i = 0; i < s->n_models; i++) text_make_printable(s->models[i]);
+    for (size_t i = 0; i < s->n_extensions; i++) text_make_printable(s->extensions[i]);
+    for (size_t i = 0; i < s->n_endpoints; i++)
+        if (s->endpoints[i]->address) text_make_printable(s->endpoints[i]->address);
+}
+
 static ckks_status ask_server(rpc_connection *c, ckks_error *err) {
     ckks_status rc;
     rpc_reply reply = {0};
@@ -234,6 +245,7 @@ static ckks_status ask_server(rpc_connection *c, ckks_error *err) {
     if ((rc = rpc_call(c, &request, &reply, err)) != CKKS_OK) goto out;
     c->server = (Ckksd__V1__ServerMetadataReply *)reply.payload;
     reply.payload = NULL;
+    make_texts_printable(c->server);
     const Ckksd__V1__ServerMetadataReply *s = c->server;
     if (!s->has_wire_version_min || !s->has_wire_version_max || s->wire_version_min > FRAME_WIRE_VERSION ||
         s->wire_version_max < FRAME_WIRE_VERSION)

@@ -1,7 +1,8 @@
 /* Addresses: what a server may and may not change about them. Pure. */
 #include "client/lib/rpc.h"
 
-#include <ctype.h>
+#include "kernels/base/bytes.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -54,26 +55,10 @@ void rpc_choose_endpoint(char out[RPC_ADDRESS_MAX], const char *given,
 }
 
 void text_make_printable(char *text) {
-    for (unsigned char *c = (unsigned char *)text; *c;) {
-        size_t follow = *c < 0x80                 ? 0
-                        : *c >= 0xC2 && *c < 0xE0 ? 1
-                        : *c >= 0xE0 && *c < 0xF0 ? 2
-                        : *c >= 0xF0 && *c < 0xF5 ? 3
-                                                  : 9;
-        bool is_good = follow != 9 && !(follow == 0 && iscntrl(*c));
-        for (size_t i = 1; is_good && i <= follow; i++) is_good = (c[i] & 0xC0) == 0x80;
-        /* U+0080 to U+009F are control characters too, U+202A to U+202E and U+2066 to U+2069 turn text around
-         */
-        if (is_good && follow == 1 && c[0] == 0xC2 && c[1] < 0xA0) is_good = false;
-        if (is_good && follow == 2 && c[0] == 0xE2 &&
-            ((c[1] == 0x80 && c[2] >= 0xAA && c[2] <= 0xAE) ||
-             (c[1] == 0x81 && c[2] >= 0xA6 && c[2] <= 0xA9)))
-            is_good = false;
-        if (!is_good) {
-            *c++ = '?';
-            continue;
-        }
-        c += follow + 1;
+    while (*text) {
+        const size_t step = text_step(text);
+        if (!step) *text = '?';
+        text += step ? step : 1;
     }
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #define KEY_PARTS_MAX  512u
+#define KEY_PARTS_SANE 1900u /* 34 bytes each of a header of 65,536 */
 #define KEY_ROUNDS_MAX 64u
 
 /* protobuf-c's structures have no const; it only reads what it packs */
@@ -49,6 +50,11 @@ ckks_status rpc_model(client_model **out, rpc_connection *connection, const char
                             "the server describes another model than \"%s\"", name);
         goto out;
     }
+    if (version && (!d->version || strcmp(d->version, version) != 0)) {
+        rc = ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "version",
+                            "the server describes another version of \"%s\" than %s", name, version);
+        goto out;
+    }
     const size_t size = ckksd__v1__model_description__get_packed_size(d);
     if (!(description = malloc(size + 1))) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a model");
@@ -79,7 +85,7 @@ typedef struct upload {
 } upload;
 
 /* Small parts show progress and lose little on a broken line; many parts fill the header with digests. */
-static void choose_part_size(upload *u) {
+static ckks_status choose_part_size(upload *u, ckks_error *err) {
     const Ckksd__V1__Limits *l = u->connection->server->limits;
     uint64_t limit = RPC_KEY_PART_BYTES_MAX;
     if (l && l->has_key_part_bytes && l->key_part_bytes && l->key_part_bytes < limit)
@@ -88,7 +94,13 @@ static void choose_part_size(upload *u) {
     if (part < RPC_KEY_PART_BYTES) part = RPC_KEY_PART_BYTES;
     part = align_up(part, 4096);
     u->part_bytes = (uint32_t)(part < limit ? part : limit);
-    u->part_count = (uint32_t)((u->set->payload_bytes + u->part_bytes - 1) / u->part_bytes);
+    const uint64_t count = (u->set->payload_bytes + u->part_bytes - 1) / u->part_bytes;
+    if (count > KEY_PARTS_SANE)
+        return ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "key_part_bytes",
+                              "the server takes %u bytes at a time: %llu parts, whose digests fit no request",
+                              u->part_bytes, (unsigned long long)count);
+    u->part_count = (uint32_t)count;
+    return CKKS_OK;
 }
 
 static uint64_t part_size(const upload *u, uint32_t index) {
@@ -104,9 +116,6 @@ static ckks_status send_part(upload *u, uint32_t index, ckks_error *err) {
     ckks_status rc;
     rpc_reply reply = {0};
     Ckksd__V1__KeyPartRequest payload = CKKSD__V1__KEY_PART_REQUEST__INIT;
-    if (index >= u->part_count)
-        return ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "missing_parts", "asks for part %u of %u", index,
-                              u->part_count);
     payload.has_key_set = 1, payload.key_set = binary(u->set->id, sizeof u->set->id);
     payload.has_index = 1, payload.index = index;
     const rpc_segment segment = {CKKSD__V1__SEGMENT_KIND__SEGMENT_KEY_PART,
@@ -126,9 +135,13 @@ static ckks_status send_part(upload *u, uint32_t index, ckks_error *err) {
     return rc;
 }
 
-/* missing parts: an array that the caller frees */
-static ckks_status copy_missing(uint32_t **out, size_t *count, const uint32_t *list, size_t n,
-                                ckks_error *err) {
+/* missing parts, each once: an array that the caller frees */
+static ckks_status copy_missing(uint32_t **out, size_t *count, const upload *u, const uint32_t *list,
+                                size_t n, ckks_error *err) {
+    for (size_t i = 0; i < n; i++)
+        if (list[i] >= u->part_count || (i && list[i] <= list[i - 1]))
+            return ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "missing_parts",
+                                  "asks for part %u of %u, or not in order", list[i], u->part_count);
     *count = n;
     if (!(*out = malloc((n + 1) * sizeof **out)))
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
@@ -181,7 +194,7 @@ static ckks_status key_begin(upload *u, bool *is_committed, uint32_t **missing, 
         goto out;
     }
     *is_committed = r->has_committed && r->committed;
-    rc = copy_missing(missing, missing_count, r->missing_parts, r->n_missing_parts, err);
+    rc = copy_missing(missing, missing_count, u, r->missing_parts, r->n_missing_parts, err);
 out:
     free(manifest);
     free(digests);
@@ -202,7 +215,7 @@ static ckks_status key_status(upload *u, uint32_t **missing, size_t *missing_cou
                                  .is_patient = true};
     if ((rc = rpc_call(u->connection, &request, &reply, err)) != CKKS_OK) goto out;
     const Ckksd__V1__KeyStatusReply *r = (const Ckksd__V1__KeyStatusReply *)reply.payload;
-    rc = copy_missing(missing, missing_count, r->missing_parts, r->n_missing_parts, err);
+    rc = copy_missing(missing, missing_count, u, r->missing_parts, r->n_missing_parts, err);
 out:
     rpc_reply_fini(&reply);
     return rc;
@@ -231,7 +244,7 @@ ckks_status rpc_register(rpc_connection *connection, const client_key_set *set, 
     size_t missing_count = 0;
 
     *was_there = false;
-    choose_part_size(&u);
+    if ((rc = choose_part_size(&u, err)) != CKKS_OK) goto out;
     if ((rc = key_begin(&u, was_there, &missing, &missing_count, err)) != CKKS_OK || *was_there) goto out;
     for (uint32_t round = 0; missing_count; round++) {
         if (round == KEY_ROUNDS_MAX) {
@@ -242,8 +255,7 @@ ckks_status rpc_register(rpc_connection *connection, const client_key_set *set, 
         /* a list cut at 1,024 says nothing of the rest; what is neither listed nor sent counts when it is
          * sent */
         uint64_t rest = 0;
-        for (size_t i = 0; i < missing_count; i++)
-            if (missing[i] < u.part_count) rest += part_size(&u, missing[i]);
+        for (size_t i = 0; i < missing_count; i++) rest += part_size(&u, missing[i]);
         u.sent_bytes = set->payload_bytes > rest ? set->payload_bytes - rest : 0;
         report(&u);
         for (size_t i = 0; i < missing_count; i++)
@@ -318,6 +330,7 @@ static ckks_status read_outputs(client_ciphertexts *out, const rpc_reply *reply,
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a reply");
     out->count = model->output_count;
     out->row_count = inputs->row_count;
+    out->is_received = true;
     memcpy(out->lineage, inputs->lineage, sizeof out->lineage);
     for (uint32_t i = 0; i < out->count; i++) {
         client_ciphertext *c = &out->items[i];

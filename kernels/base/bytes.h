@@ -54,6 +54,27 @@ static inline uint64_t align_up(uint64_t value, uint64_t alignment) {
     return (value + alignment - 1) & ~(alignment - 1);
 }
 
+/* text_step: bytes of the character that `at` begins with (a NUL-terminated text) if it is one that people
+ * may be shown: well-formed UTF-8, no control character (terminals obey them; U+0080 to U+009F are some too),
+ * and none of U+202A to U+202E, U+2066 to U+2069, which turn text around. Else 0. */
+static inline size_t text_step(const char *text) {
+    const unsigned char *c = (const unsigned char *)text;
+    if (c[0] < 0x80) return c[0] < 0x20 || c[0] == 0x7f ? 0 : 1;
+    const size_t more = c[0] >= 0xC2 && c[0] < 0xE0   ? 1
+                        : c[0] >= 0xE0 && c[0] < 0xF0 ? 2
+                        : c[0] >= 0xF0 && c[0] < 0xF5 ? 3
+                                                      : 0;
+    if (!more) return 0;
+    for (size_t i = 1; i <= more; i++)
+        if ((c[i] & 0xC0) != 0x80) return 0;
+    if (more == 1 && c[0] == 0xC2 && c[1] < 0xA0) return 0;
+    if ((c[0] == 0xE0 && c[1] < 0xA0) || (c[0] == 0xF0 && c[1] < 0x90)) return 0;   /* longer than need be */
+    if ((c[0] == 0xED && c[1] >= 0xA0) || (c[0] == 0xF4 && c[1] >= 0x90)) return 0; /* no characters */
+    if (c[0] == 0xE2 && c[1] == 0x80 && c[2] >= 0xAA && c[2] <= 0xAE) return 0;
+    if (c[0] == 0xE2 && c[1] == 0x81 && c[2] >= 0xA6 && c[2] <= 0xA9) return 0;
+    return more + 1;
+}
+
 /* hex_encode writes 2*count lower-case digits and a NUL into text[2*count+1]; returns text. */
 static inline char *hex_encode(char *text, const uint8_t *data, size_t count) {
     static const char digit[] = "0123456789abcdef";

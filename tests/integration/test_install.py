@@ -22,7 +22,10 @@ class Prefix:
 
     def __init__(self, folder):
         self.folder = f"{folder}/prefix"
-        subprocess.run(["make", "-s", "-C", harness.ROOT, "install-client", f"PREFIX={self.folder}"], check=True, stdout=subprocess.DEVNULL)
+        with open(f"{harness.BUILD}/flags", encoding="utf-8") as file:
+            same_build = [] if "-DCKKSD_CUDA" in file.read() else ["NVCC="]  # what was built is what is installed
+        subprocess.run(["make", "-s", "-C", harness.ROOT, "install-client", f"PREFIX={self.folder}", *same_build], check=True,
+                       stdout=subprocess.DEVNULL)
         self.environment = {**os.environ, "PKG_CONFIG_PATH": f"{self.folder}/lib/pkgconfig", "LD_LIBRARY_PATH": f"{self.folder}/lib"}
 
     def config(self, *arguments):

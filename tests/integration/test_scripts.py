@@ -35,6 +35,21 @@ def the_argument_at_fault_is_named(user):
         assert plain.stdout == "" and name in plain.stderr, (wrong, plain)
 
 
+def every_object_is_json_whatever_a_file_is_called(user):
+    for name in (b"gr\xf6\xdfe.csv", b"quote\".csv", b"line\nend.csv", b"\xc2\x9b2J.csv", "größe.csv".encode()):
+        done = subprocess.run([CTL, "infer", MODEL, name, "--json"], env=user.environment, cwd=user.folder, stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=60, check=False)
+        error = json.loads(done.stdout.decode())["error"]
+        assert done.returncode == 3 and error["code"] == "CKKS_NOT_FOUND" and ".csv" in error["message"], done
+        assert b"\xc2\x9b" not in done.stdout + done.stderr, done
+
+
+def unrounded_results_come_with_a_warning(user):
+    assert "secret key" not in user.expect(0, "infer", MODEL, ROWS, "--rows", "1").stderr
+    for how in ([], ["-o", user.path("raw.csv")]):
+        assert "carry information about your secret key" in user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "--raw", "--quiet", *how).stderr
+
+
 def an_output_that_is_no_file_is_not_replaced_by_one(user):
     pipe = user.path("pipe")
     os.mkfifo(pipe)
@@ -195,6 +210,8 @@ def main():
     user.expect(0, "keygen", "--for", MODEL)
     user.expect(0, "register")
     tests.run(the_argument_at_fault_is_named, user)
+    tests.run(every_object_is_json_whatever_a_file_is_called, user)
+    tests.run(unrounded_results_come_with_a_warning, user)
     tests.run(an_output_that_is_no_file_is_not_replaced_by_one, user)
     tests.run(an_interrupted_command_leaves_whole_files, user)
     tests.run(an_interrupted_stream_goes_on_and_has_no_rival, user)

@@ -68,6 +68,10 @@ typedef struct fake_server {
     uint64_t part_bytes, payload_bytes;
     uint32_t wrong_parts;  /* of another size than declared */
     bool drop_first_parts; /* forgets the first round, as a restart would */
+    /* lies about uploads */
+    uint64_t part_limit; /* of the metadata */
+    const uint32_t *asked;
+    size_t asked_count;
 } fake_server;
 
 static fake_server server;
@@ -213,6 +217,10 @@ static void answer_infer(fake_server *s, fake_reply *r, const Ckksd__V1__Request
 static uint32_t missing_list[64];
 static size_t list_missing(const fake_server *s) {
     size_t count = 0;
+    if (s->asked) {
+        memcpy(missing_list, s->asked, s->asked_count * sizeof *s->asked);
+        return s->asked_count;
+    }
     for (uint32_t i = 0; i < s->part_count; i++)
         if (!s->has_part[i]) missing_list[count++] = i;
     return count;
@@ -266,7 +274,9 @@ static void answer(fake_server *s, fake_reply *r, const Ckksd__V1__RequestHeader
     static Ckksd__V1__ModelMetadataReply description;
     if (!strcmp(h->method, "Inference/ServerMetadata")) {
         ckksd__v1__server_metadata_reply__init(&metadata);
-        metadata.name = text("fake"), metadata.version = text("0");
+        static char moves_the_cursor[16];
+        strcpy(moves_the_cursor, "fake\033[2J\xff");
+        metadata.name = moves_the_cursor, metadata.version = text("0");
         metadata.has_wire_version_min = metadata.has_wire_version_max = 1;
         metadata.wire_version_min = metadata.wire_version_max = 1;
         static Ckksd__V1__Endpoint bulk, *endpoints[1] = {&bulk};
@@ -276,7 +286,7 @@ static void answer(fake_server *s, fake_reply *r, const Ckksd__V1__RequestHeader
         metadata.n_endpoints = 1, metadata.endpoints = endpoints;
         static Ckksd__V1__Limits limits;
         ckksd__v1__limits__init(&limits);
-        limits.has_key_part_bytes = 1, limits.key_part_bytes = 20000;
+        limits.has_key_part_bytes = 1, limits.key_part_bytes = s->part_limit;
         metadata.limits = &limits;
         r->payload = &metadata.base;
     } else if (!strcmp(h->method, "Inference/ModelMetadata")) {
@@ -335,6 +345,7 @@ static int set_up(void **state) {
     (void)state;
     ckks_error err = {0};
     model_fixture_init(&server.fixture);
+    server.part_limit = 20000;
     pthread_mutex_init(&server.lock, NULL);
     snprintf(server.address, sizeof server.address, "ipc:///tmp/ckks-rpc-%d.sock", (int)getpid());
     snprintf(server.bulk_address, sizeof server.bulk_address, "ipc:///tmp/ckks-rpc-%d-bulk.sock",
@@ -424,7 +435,7 @@ static void a_reply_that_is_not_what_was_asked_for_is_never_decrypted(void **sta
         {"garbage", GARBAGE, CKKS_UNTRUSTED_SERVER},
         {"dirty padding", DIRTY_PADDING, CKKS_UNTRUSTED_SERVER},
         {"segments outside of the frame", OVERLAPPING_SEGMENT, CKKS_UNTRUSTED_SERVER},
-        {"residues over their modulus", BAD_RESIDUES, CKKS_RESIDUE_RANGE},
+        {"residues over their modulus", BAD_RESIDUES, CKKS_UNTRUSTED_SERVER},
         {"an unknown key", REFUSE_UNKNOWN_KEY, CKKS_KEY_UNKNOWN},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -517,6 +528,68 @@ static void a_model_that_lies_is_refused_over_the_wire_too(void **state) {
     err = (ckks_error){0};
     assert_int_equal(rpc_model(&m, connection, "another", NULL, NULL, &err), CKKS_UNTRUSTED_SERVER);
     assert_null(m);
+    err = (ckks_error){0};
+    assert_int_equal(rpc_model(&m, connection, "identity", "9", NULL, &err), CKKS_UNTRUSTED_SERVER);
+    assert_string_equal(err.field, "version");
+    assert_null(m);
+    assert_int_equal(rpc_model(&m, connection, "identity", server.fixture.description.version, NULL, &err),
+                     CKKS_OK);
+    client_model_destroy(m);
+}
+
+static void what_a_server_calls_itself_is_printable(void **state) {
+    (void)state;
+    assert_string_equal(rpc_server(connection)->name, "fake?[2J?");
+}
+
+/* parts without end, out of order, or in crumbs */
+static void an_upload_does_not_follow_a_server_that_asks_for_nonsense(void **state) {
+    (void)state;
+    static const uint32_t again[] = {0, 0}, back[] = {1, 0}, beyond[] = {0, 63}, far[] = {UINT32_MAX};
+    static const struct {
+        const uint32_t *asked;
+        size_t count;
+        const char *field;
+    } table[] = {
+        {again, 2, "missing_parts"},
+        {back, 2, "missing_parts"},
+        {beyond, 2, "missing_parts"},
+        {far, 1, "missing_parts"},
+    };
+    client_key_set *set = NULL;
+    bool was_there;
+    ckks_error err = {0};
+    assert_int_equal(client_key_set_generate(&set, secret, model->keys, model->key_count, NULL, NULL, &err),
+                     CKKS_OK);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        pthread_mutex_lock(&server.lock);
+        server.asked = table[i].asked, server.asked_count = table[i].count;
+        server.parts_seen = 0;
+        pthread_mutex_unlock(&server.lock);
+        err = (ckks_error){0};
+        assert_int_equal(rpc_register(connection, set, &was_there, NULL, NULL, &err), CKKS_UNTRUSTED_SERVER);
+        assert_string_equal(err.field, table[i].field);
+        pthread_mutex_lock(&server.lock);
+        assert_int_equal(server.parts_seen, 0);
+        server.asked = NULL;
+        pthread_mutex_unlock(&server.lock);
+    }
+    for (uint64_t limit = 1; limit <= 16; limit += 15) {
+        pthread_mutex_lock(&server.lock);
+        server.part_limit = limit;
+        pthread_mutex_unlock(&server.lock);
+        rpc_connection *c = NULL;
+        const rpc_config config = {.address = server.address, .timeout_ms = 4000};
+        err = (ckks_error){0};
+        assert_int_equal(rpc_connect(&c, &config, &err), CKKS_OK);
+        assert_int_equal(rpc_register(c, set, &was_there, NULL, NULL, &err), CKKS_UNTRUSTED_SERVER);
+        assert_string_equal(err.field, "key_part_bytes");
+        rpc_close(c);
+    }
+    pthread_mutex_lock(&server.lock);
+    server.part_limit = 20000;
+    pthread_mutex_unlock(&server.lock);
+    client_key_set_destroy(set);
 }
 
 static void a_message_too_long_for_the_header_is_read_from_its_segment(void **state) {
@@ -678,6 +751,8 @@ int main(void) {
         cmocka_unit_test(a_server_that_never_answers_is_unreachable_in_time),
         cmocka_unit_test(nobody_at_the_address_is_unreachable_at_once),
         cmocka_unit_test(a_model_that_lies_is_refused_over_the_wire_too),
+        cmocka_unit_test(what_a_server_calls_itself_is_printable),
+        cmocka_unit_test(an_upload_does_not_follow_a_server_that_asks_for_nonsense),
         cmocka_unit_test(a_message_too_long_for_the_header_is_read_from_its_segment),
         cmocka_unit_test(an_upload_sends_what_is_missing_and_no_more),
         cmocka_unit_test(the_other_socket_is_looked_for_on_the_same_host_alone),

@@ -116,6 +116,25 @@ LIE(key_twice) {
 LIE(column_without_name) {
     d->columns[2]->name = NULL;
 }
+LIE(column_turns_text_around) {
+    d->columns[2]->name = (char *)(uintptr_t) "a\xe2\x80\xae"
+                                              "b";
+}
+LIE(column_is_no_utf8) {
+    d->columns[2]->name = (char *)(uintptr_t) "gr\xf6\xdf"
+                                              "e";
+}
+LIE(label_with_an_eight_bit_escape) {
+    static char csi[] = {(char)0xc2, (char)0x9b, '2', 'J', 0}, good[] = "gr\xc3\xb6\xc3\x9f"
+                                                                        "er \xf0\x9f\x90\x80";
+    static char *names[] = {good, csi};
+    for (size_t i = 0; i < d->n_postprocess; i++)
+        if (d->postprocess[i]->kind == 5) {
+            d->postprocess[i]->labels = names;
+            return;
+        }
+    fail_msg("the fixture has no labels");
+}
 LIE(column_twice) {
     d->columns[2]->name = d->columns[0]->name;
 }
@@ -309,6 +328,9 @@ static void each_lie_is_refused_by_name(void **state) {
         {key_element_even, "keys.galois_element"},
         {key_level, "keys.level"},
         {key_twice, "keys"},
+        {column_turns_text_around, "columns.name"},
+        {column_is_no_utf8, "columns.name"},
+        {label_with_an_eight_bit_escape, "postprocess.labels"},
         {column_without_name, "columns.name"},
         {column_twice, "columns.name"},
         {column_kind, "columns.kind"},
