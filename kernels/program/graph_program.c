@@ -252,14 +252,7 @@ ckks_status graph_program_drop_payload(graph_program *program, ckks_error *err) 
         rc = ckks_error_set(err, CKKS_FAILED_PRECONDITION, "handle", "a copy is outstanding");
         goto out;
     }
-    pthread_mutex_lock(&program->slot->lock);
-    rc = stream_drain(program->slot->compute, err); /* what was begun has a reference of its own */
-    pthread_mutex_unlock(&program->slot->lock);
-    if (rc != CKKS_OK) {
-        program_fail(program);
-        goto out;
-    }
-    resident_keys_release(program->payload.keys);
+    resident_keys_release(program->payload.keys); /* what was begun has a reference of its own */
     program->payload = (graph_payload){0};
 out:
     program_leave(program);

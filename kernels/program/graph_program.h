@@ -265,8 +265,9 @@ ckks_status graph_program_capture(graph_program *program, int32_t warmup, const 
 ckks_status graph_program_copy_inputs_from(graph_program *program, graph_handle *out,
                                            const graph_input *inputs, uint32_t input_count,
                                            resident_keys *keys, ckks_error *err);
-/* graph_program_drop_payload gives up the held payload, and with it the program's reference to the keys.
- * CKKS_FAILED_PRECONDITION while a copy is outstanding. */
+/* graph_program_drop_payload gives up the held payload, and with it the program's reference to the keys (a
+ * replay that was begun has its own). Does not block. CKKS_FAILED_PRECONDITION while a copy is outstanding.
+ */
 ckks_status graph_program_drop_payload(graph_program *program, ckks_error *err);
 /* Blocks until the replay and, if owned, the copy of its outputs are complete. handle.sequence == 0:
  * recompute the held payload (CKKS_HANDLE_MISSING while a copy is outstanding, CKKS_FAILED_PRECONDITION if

@@ -170,10 +170,7 @@ static ckks_status judge_verdict(graph_program *program, const graph_pending *pe
         char field[32];
         snprintf(field, sizeof field, "input %u", i);
         /* a newer copy may have replaced it meanwhile */
-        if (program->payload.sequence == pending->payload_sequence) {
-            program->payload.is_poisoned = true;
-            program->outstanding = 0;
-        }
+        if (program->payload.sequence == pending->payload_sequence) program->payload.is_poisoned = true;
         return ckks_error_set(err, CKKS_RESIDUE_RANGE, field, "%s",
                               verdict & VERDICT_RESIDUE   ? "a residue is not below its modulus"
                               : verdict & VERDICT_PADDING ? "padding is not zero"

@@ -358,6 +358,59 @@ static void copy_leaves_a_stated_state_whichever_allocation_fails(void **state) 
     copy_with_faults(FAULT_ALLOCATION);
 }
 
+/* What a slot did before it was recovered may have been dropped: nothing of it is believed. */
+static void a_replay_begun_before_a_recovery_is_void(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    graph_handle handle;
+    graph_pending *pending = NULL;
+    graph_result result = {0};
+    test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+    assert_ok(test_copy(&t, &handle, a, NULL, NULL));
+    assert_ok(graph_program_replay_begin(t.program, &pending, handle, GRAPH_OUTPUT_OWNED, NULL));
+    assert_ok(graph_slot_recover(f.slot, NULL));
+    assert_status(graph_program_replay_finish(t.program, pending, &result, NULL), CKKS_DEVICE_ERROR);
+    assert_int_equal(graph_program_get_state(t.program), GRAPH_PROGRAM_FAILED);
+    assert_ok(test_program_capture(&t, 0, NULL));
+    assert_works(&t, a, NULL);
+    test_program_fini(&t);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
+static void every_call_after_a_recovery_asks_for_a_capture(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    test_program_start(&t, &f, NULL, PROGRAM_RANDOM);
+    for (int which = 0; which < 6; which++) {
+        graph_handle handle;
+        graph_pending *pending = NULL;
+        graph_result result = {0};
+        if (which == 0 || which == 1) assert_ok(test_copy(&t, &handle, a, NULL, NULL));
+        assert_ok(graph_slot_recover(f.slot, NULL));
+        const ckks_status rc =
+            which == 0   ? graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL)
+            : which == 1 ? graph_program_replay_begin(t.program, &pending, handle, GRAPH_OUTPUT_OWNED, NULL)
+            : which == 2 ? test_copy(&t, &handle, a, NULL, NULL)
+            : which == 3 ? test_replay(&t, &result, a, NULL, NULL)
+            : which == 4 ? graph_program_drop_payload(t.program, NULL)
+                         : graph_program_reseed(t.program, NULL, NULL);
+        assert_status(rc, CKKS_DEVICE_ERROR);
+        assert_int_equal(graph_program_get_state(t.program), GRAPH_PROGRAM_FAILED);
+        assert_ok(test_program_capture(&t, 0, NULL));
+        assert_works(&t, a, NULL);
+    }
+    test_program_fini(&t);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_refusal_leaves_payload_and_handle_as_they_were),
@@ -369,6 +422,8 @@ int main(void) {
         cmocka_unit_test(copy_leaves_a_stated_state_whichever_device_call_fails),
         cmocka_unit_test(copy_leaves_a_stated_state_whichever_work_fails_on_its_stream),
         cmocka_unit_test(copy_leaves_a_stated_state_whichever_allocation_fails),
+        cmocka_unit_test(a_replay_begun_before_a_recovery_is_void),
+        cmocka_unit_test(every_call_after_a_recovery_asks_for_a_capture),
     };
     return program_suite("C4 refused copies", tests);
 }

@@ -83,6 +83,20 @@ static void replay_refuses_a_consumed_handle(void **state) {
     teardown(&c);
 }
 
+/* Whether a handle was replayed is remembered for the latest 64 copies. */
+static void an_old_handle_is_superseded_whatever_was_replayed_since(void **state) {
+    (void)state;
+    handles_case c;
+    setup(&c);
+    graph_handle old, last;
+    assert_ok(test_copy(&c.t, &old, c.a, c.b, NULL));
+    for (int i = 0; i < 64; i++) assert_ok(test_copy(&c.t, &last, c.a, c.b, NULL));
+    assert_status(replay_handle(&c.t, last), CKKS_OK);
+    assert_status(replay_handle(&c.t, old), CKKS_HANDLE_SUPERSEDED);
+    assert_status(replay_handle(&c.t, last), CKKS_HANDLE_CONSUMED);
+    teardown(&c);
+}
+
 static void replay_refuses_a_handle_of_another_program(void **state) {
     (void)state;
     handles_case c;
@@ -178,15 +192,45 @@ static void a_dropped_payload_lets_its_keys_go_and_the_next_copy_works(void **st
     program_fixture_close(&f);
 }
 
+static void a_payload_dropped_beside_its_replay_leaves_it_the_keys(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    graph_handle handle;
+    graph_pending *pending = NULL;
+    graph_result result;
+    test_program_init_slow(&t, &f, NULL, 20);
+    assert_ok(test_program_capture(&t, 0, NULL));
+    assert_works(&t, a, NULL);
+    assert_ok(graph_program_drop_payload(t.program, NULL));
+    resident_keys *keys = fixture_keys_create(&f, f.secret);
+    const graph_input input = sample_packed(a);
+    assert_ok(graph_program_copy_inputs_from(t.program, &handle, &input, 1, keys, NULL));
+    assert_ok(graph_program_replay_begin(t.program, &pending, handle, GRAPH_OUTPUT_OWNED, NULL));
+    resident_keys_release(keys);
+    assert_ok(graph_program_drop_payload(t.program, NULL));
+    assert_ok(graph_program_replay_finish(t.program, pending, &result, NULL));
+    assert_result(&t, &result, a, NULL);
+    graph_result_release(&result);
+    assert_status(replay_handle(&t, none), CKKS_FAILED_PRECONDITION);
+    test_program_fini(&t);
+    sample_destroy(a);
+    program_fixture_close(&f); /* asserts that the keys are gone */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replay_refuses_a_missing_handle_while_a_copy_is_outstanding),
         cmocka_unit_test(replay_refuses_a_superseded_handle),
         cmocka_unit_test(replay_refuses_a_consumed_handle),
+        cmocka_unit_test(an_old_handle_is_superseded_whatever_was_replayed_since),
         cmocka_unit_test(replay_refuses_a_handle_of_another_program),
         cmocka_unit_test(replay_without_a_handle_recomputes_the_held_payload),
         cmocka_unit_test(held_payload_keeps_its_keys),
         cmocka_unit_test(a_dropped_payload_lets_its_keys_go_and_the_next_copy_works),
+        cmocka_unit_test(a_payload_dropped_beside_its_replay_leaves_it_the_keys),
     };
     return program_suite("C5 handles, C6 held payload", tests);
 }

@@ -165,6 +165,106 @@ static void copy_waits_for_a_source_that_another_stream_makes(void **state) {
     program_fixture_close(&f);
 }
 
+/* Words leave the staging area only behind the replay before them: the next ones must not be there already.
+ */
+static void words_wait_for_the_staging_area(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *samples[3];
+    for (uint32_t i = 0; i < 3; i++) samples[i] = sample_create(&f, i + 1, NULL);
+    test_program t;
+    test_program_init_slow(&t, &f, NULL, device_get_kind(f.dev) == DEVICE_CUDA ? 600 : 60);
+    assert_ok(test_program_capture(&t, 0, NULL));
+    bool was_beside = false;
+    for (int attempt = 0; test_another_round(attempt, 1, was_beside); attempt++) {
+        graph_pending *pending[3];
+        for (uint32_t i = 0; i < 3; i++) {
+            const graph_input words = sample_input(samples[i], GRAPH_SOURCE_WORDS_HOST, false);
+            graph_handle handle;
+            if (i == 2) was_beside = !graph_pending_is_complete(pending[0]);
+            assert_ok(graph_program_copy_inputs_from(t.program, &handle, &words, 1, f.keys, NULL));
+            assert_ok(graph_program_replay_begin(t.program, &pending[i], handle, GRAPH_OUTPUT_OWNED, NULL));
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            graph_result result;
+            assert_ok(graph_program_replay_finish(t.program, pending[i], &result, NULL));
+            assert_result(&t, &result, samples[i], NULL);
+            graph_result_release(&result);
+        }
+    }
+    test_program_fini(&t);
+    for (uint32_t i = 0; i < 3; i++) sample_destroy(samples[i]);
+    program_fixture_close(&f);
+}
+
+/* ... and not for a copy that was asked for since, whose source may take its time. */
+static void a_replay_is_finished_when_it_is_over(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+    graph_input input = sample_input(a, GRAPH_SOURCE_WORDS_DEVICE, false);
+    source_in_making s;
+    source_open(&s, &f, &input);
+    input.data = s.words;
+    input.ready = s.ready;
+    bool was_early = false;
+    for (int attempt = 0; test_another_round(attempt, 1, was_early); attempt++) {
+        graph_handle handle;
+        graph_pending *pending = NULL;
+        graph_result result;
+        assert_ok(test_copy(&t, &handle, a, NULL, NULL));
+        assert_ok(graph_program_replay_begin(t.program, &pending, handle, GRAPH_OUTPUT_OWNED, NULL));
+        source_make(&s);
+        assert_ok(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL));
+        assert_ok(graph_program_replay_finish(t.program, pending, &result, NULL));
+        was_early = !device_event_is_complete(s.ready);
+        graph_result_release(&result);
+        assert_ok(graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL));
+        assert_result(&t, &result, a, NULL);
+        graph_result_release(&result);
+    }
+    source_close(&s);
+    test_program_fini(&t);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
+/* The caller of a copy that broke may free its source at once. */
+static void a_copy_that_breaks_has_let_go_of_its_source(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+    graph_input input = sample_input(a, GRAPH_SOURCE_WORDS_DEVICE, false);
+    source_in_making s;
+    graph_handle handle;
+    source_open(&s, &f, &input);
+    input.data = s.words;
+    input.ready = s.ready;
+    assert_works(&t, a, NULL);
+    device_fault_set(f.dev, 0, false);
+    assert_ok(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL));
+    const uint64_t calls = device_fault_calls(f.dev);
+    source_make(&s);
+    device_fault_set(f.dev, calls, false); /* the last of them: all work is enqueued */
+    assert_status(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL),
+                  CKKS_DEVICE_ERROR);
+    device_fault_set(f.dev, 0, false);
+    assert_true(device_event_is_complete(s.ready));
+    assert_int_equal(graph_program_get_state(t.program), GRAPH_PROGRAM_POISONED);
+    source_close(&s);
+    assert_works(&t, a, NULL);
+    test_program_fini(&t);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
 static void device_words_of_the_programs_own_inputs_are_refused(void **state) {
     (void)state;
     program_fixture f;
@@ -276,6 +376,9 @@ int main(void) {
         cmocka_unit_test(copy_beside_a_running_replay_does_not_disturb_it),
         cmocka_unit_test(every_source_gives_the_same_words),
         cmocka_unit_test(copy_waits_for_a_source_that_another_stream_makes),
+        cmocka_unit_test(words_wait_for_the_staging_area),
+        cmocka_unit_test(a_replay_is_finished_when_it_is_over),
+        cmocka_unit_test(a_copy_that_breaks_has_let_go_of_its_source),
         cmocka_unit_test(device_words_of_the_programs_own_inputs_are_refused),
         cmocka_unit_test(replays_of_one_slot_asked_for_by_two_threads_run_one_after_the_other),
         cmocka_unit_test(replays_begun_in_a_row_run_in_that_order),

@@ -290,6 +290,154 @@ static void refresh_that_breaks_half_way_holds_replays_back_until_repaired(void 
     teardown(&run.c);
 }
 
+/* A wait that fails may not have waited: weights must not change under a replay all the same. */
+static void refresh_waits_for_replays_whichever_call_fails(void **state) {
+    (void)state;
+    weights_case c;
+    setup(&c);
+    void *ballast = NULL;
+    const uint64_t ballast_bytes = device_get_kind(c.f.dev) == DEVICE_CUDA ? 1u << 28 : 1u << 22;
+    assert_ok(device_allocate(c.f.dev, &ballast, ballast_bytes, MEMORY_RETAINED, NULL));
+    for (uint64_t nth = 1; nth <= 4; nth++) {
+        graph_handle handle;
+        graph_pending *pending = NULL;
+        graph_result result;
+        assert_ok(fixture_weights_refresh(&c.f, c.set, 0.5, -0.25, NULL));
+        const uint64_t generation = binding_set_generation(c.set);
+        for (uint8_t i = 0; i < 20; i++) /* the replay runs behind this */
+            assert_ok(device_fill(graph_slot_stream(c.f.slot), ballast, i, ballast_bytes, NULL));
+        assert_ok(test_copy(&c.t, &handle, c.a, c.b, NULL));
+        assert_ok(graph_program_replay_begin(c.t.program, &pending, handle, GRAPH_OUTPUT_OWNED, NULL));
+        device_fault_set(c.f.dev, nth, false);
+        (void)binding_set_refresh(c.set, c.good, 2, NULL);
+        device_fault_set(c.f.dev, 0, false);
+        assert_ok(graph_program_replay_finish(c.t.program, pending, &result, NULL));
+        assert_result(&c.t, &result, c.a, c.b);
+        assert_int_equal(result.binding_generation, generation);
+        graph_result_release(&result);
+    }
+    device_free(c.f.dev, ballast);
+    assert_ok(fixture_weights_refresh(&c.f, c.set, 0.5, -0.25, NULL));
+    teardown(&c);
+}
+
+/* ---- many at once ---- */
+
+typedef struct crowd {
+    weights_case *c;
+    graph_slot *slot;
+    uint32_t number, rounds, wrong;
+} crowd;
+
+static void *refresh_often(void *context) {
+    crowd *who = context;
+    for (uint32_t i = 0; i < who->rounds; i++) {
+        const double w = (double)(who->number * who->rounds + i) / 16;
+        who->wrong += fixture_weights_refresh(&who->c->f, who->c->set, w, 1 - w, NULL) != CKKS_OK;
+    }
+    return NULL;
+}
+/* (w + (1 - w)) * a is a, whichever refresh was the latest, unless two are mixed */
+static void *replay_often(void *context) {
+    crowd *who = context;
+    double actual[FIXTURE_SLOTS];
+    for (uint32_t i = 0; i < who->rounds; i++) {
+        graph_result result;
+        if (test_replay(&who->c->t, &result, who->c->a, who->c->a, NULL) != CKKS_OK) {
+            who->wrong++;
+            continue;
+        }
+        fixture_decrypt(&who->c->f, actual, result.outputs[0].words, &who->c->t.outputs[0], NULL);
+        who->wrong += !is_close(actual, who->c->a->slots);
+        graph_result_release(&result);
+    }
+    return NULL;
+}
+static void *come_and_go(void *context) {
+    crowd *who = context;
+    for (uint32_t i = 0; i < who->rounds; i++) {
+        test_program t;
+        test_program_init_weighted(&t, &who->c->f, who->slot, who->c->set);
+        test_program_fini(&t);
+    }
+    return NULL;
+}
+
+static void refreshes_replays_and_attachments_do_not_meet(void **state) {
+    (void)state;
+    weights_case c;
+    setup(&c);
+    assert_ok(fixture_weights_refresh(&c.f, c.set, 0, 1, NULL));
+    graph_slot *other = NULL;
+    assert_ok(graph_slot_create(&other, c.f.dev, 1u << 20, NULL));
+    static void *(*const what[5])(void *) = {refresh_often, refresh_often, replay_often, come_and_go,
+                                             come_and_go};
+    const uint32_t rounds = fixture_is_short() ? 3 : 40;
+    crowd who[5];
+    pthread_t threads[5];
+    for (uint32_t i = 0; i < 5; i++) {
+        who[i] = (crowd){.c = &c, .slot = other, .number = i, .rounds = rounds};
+        assert_int_equal(pthread_create(&threads[i], NULL, what[i], &who[i]), 0);
+    }
+    for (uint32_t i = 0; i < 5; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(who[i].wrong, 0);
+    }
+    assert_int_equal(binding_set_generation(c.set), 2 + 2 * rounds);
+    graph_slot_destroy(other);
+    teardown(&c);
+}
+
+/* ---- sizes ---- */
+
+static void a_binding_larger_than_a_piece_arrives_whole(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    binding_set *set = NULL;
+    const uint64_t word_count = ((9u << 20) + 24) / 8; /* two pieces of 4 MiB and a rest */
+    binding_descriptor d = {.id = 7, .word_count = word_count};
+    value_signature_ciphertext(&d.signature, f.params, 1, FIXTURE_LEVEL, FIXTURE_SCALE, device_id(f.dev));
+    uint64_t *words = malloc(word_count * 8), *back = calloc(word_count, 8);
+    assert_non_null(words), assert_non_null(back);
+    for (uint64_t i = 0; i < word_count; i++) words[i] = i * UINT64_C(0x9e3779b97f4a7c15);
+    assert_ok(binding_set_create(&set, f.dev, &d, 1, NULL));
+    const binding_update u = {7, words, word_count, d.signature};
+    assert_ok(binding_set_refresh(set, &u, 1, NULL));
+    binding_info info;
+    uint8_t digest[32];
+    binding_set_info(set, 0, &info);
+    assert_ok(device_copy_out(f.stream, back, info.words, word_count * 8, NULL));
+    assert_ok(device_stream_synchronize(f.stream, NULL));
+    assert_memory_equal(back, words, word_count * 8);
+    sha256(digest, words, word_count * 8);
+    assert_memory_equal(info.digest, digest, 32);
+    free(words), free(back);
+    assert_ok(binding_set_destroy(set, NULL));
+    program_fixture_close(&f);
+}
+
+static void a_size_that_is_nothing_or_wraps_is_refused(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    const memory_mark before = memory_mark_take(&f);
+    static const uint64_t counts[] = {0, UINT64_MAX, UINT64_MAX / 8, UINT64_MAX / 8 + 2, UINT64_C(1) << 57};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        binding_descriptor d[3] = {{.id = 1, .word_count = 8},
+                                   {.id = 2, .word_count = counts[i]},
+                                   {.id = 3, .word_count = counts[i]}};
+        binding_set *set = NULL;
+        ckks_error err = {0};
+        const ckks_status rc = binding_set_create(&set, f.dev, d, 3, &err);
+        assert_null(set);
+        assert_status(rc, counts[i] == UINT64_C(1) << 57 ? CKKS_RESOURCE_EXHAUSTED : CKKS_INVALID_ARGUMENT);
+        assert_true(err.field[0] != 0);
+        assert_memory_is(&f, &before);
+    }
+    program_fixture_close(&f);
+}
+
 /* ---- a slot that is recovered while a replay is held back ---- */
 
 typedef struct held_back {
@@ -348,6 +496,10 @@ int main(void) {
         cmocka_unit_test(refresh_waits_for_a_replay_that_was_begun_and_not_finished),
         cmocka_unit_test(a_set_in_use_is_not_destroyed_and_one_without_words_is_not_used),
         cmocka_unit_test(refresh_that_breaks_half_way_holds_replays_back_until_repaired),
+        cmocka_unit_test(refresh_waits_for_replays_whichever_call_fails),
+        cmocka_unit_test(refreshes_replays_and_attachments_do_not_meet),
+        cmocka_unit_test(a_binding_larger_than_a_piece_arrives_whole),
+        cmocka_unit_test(a_size_that_is_nothing_or_wraps_is_refused),
         cmocka_unit_test(a_replay_does_not_begin_on_what_a_recovery_dropped),
     };
     return program_suite("C13 weight refresh", tests);

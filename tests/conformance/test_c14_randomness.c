@@ -6,6 +6,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
+#include "kernels/program/graph_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +48,7 @@ typedef struct stream_program {
     const random_state *own; /* NULL: the program's; else drawn from at host_counter */
     uint64_t host_counter;
     bool counts_itself; /* the callable moves host_counter */
+    uint64_t more;      /* blocks that it skips */
 } stream_program;
 
 static ckks_status draw(void *context, graph_region *region, const ckks_value *in, uint32_t count,
@@ -68,7 +70,7 @@ static ckks_status draw(void *context, graph_region *region, const ckks_value *i
         out.words += (uint64_t)(FIXTURE_LEVEL + 1) * p->f->n;
     }
     if (p->own == NULL)
-        ev->random_blocks = at;
+        ev->random_blocks = at + p->more;
     else if (p->counts_itself)
         p->host_counter = at;
     return graph_region_output(region, 0, &region->outputs[0], err);
@@ -318,6 +320,153 @@ static void eager_execution_draws_as_the_recording_does(void **state) {
     program_fixture_close(&f);
 }
 
+/* The counter as the device left it is part of every reply: a run that moved it otherwise was another run. */
+static void a_run_that_draws_otherwise_is_void(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    const graph_input input = sample_packed(a);
+    stream_program p;
+    graph_result result = {0};
+    ckks_error err = {0};
+    stream_program_init(&p, &f, NULL, true);
+    assert_ok(stream_program_capture(&p, a));
+    assert_ok(graph_program_replay(p.program, &result, &input, 1, NULL, GRAPH_OUTPUT_OWNED, NULL));
+    graph_result_release(&result);
+    p.more = 1; /* from now on */
+    assert_status(graph_program_replay(p.program, &result, &input, 1, NULL, GRAPH_OUTPUT_OWNED, &err),
+                  CKKS_INTERNAL);
+    assert_string_equal(err.field, "random state");
+    assert_int_equal(graph_program_get_state(p.program), GRAPH_PROGRAM_FAILED);
+    assert_ok(stream_program_capture(&p, a));
+    assert_ok(graph_program_replay(p.program, &result, &input, 1, NULL, GRAPH_OUTPUT_OWNED, NULL));
+    graph_result_release(&result);
+    stream_program_fini(&p);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
+/* ---- the key ---- */
+
+static void stream_keys_do_not_stay_in_pinned_memory(void **state) {
+    (void)state;
+    static const uint8_t zero[sizeof(random_state)];
+    const uint8_t fixed[32] = {7, 7, 7};
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    stream_program p;
+    stream_program_init(&p, &f, NULL, false);
+    assert_ok(stream_program_capture(&p, a));
+    assert_memory_equal(p.program->memory.host_block, zero, sizeof zero);
+    assert_ok(graph_program_reseed(p.program, fixed, NULL));
+    assert_memory_equal(p.program->memory.host_block, zero, sizeof zero);
+    stream_program_fini(&p);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
+static uint64_t calls_to_close(stream_program *p) {
+    device_fault_set(p->f->dev, 0, false); /* counts from here */
+    graph_program_close(p->program);
+    return device_fault_calls(p->f->dev);
+}
+
+/* Memory that was given back is not to be read; what can be seen is the one call that wipes the key. */
+static void close_wipes_the_stream_key(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    random_state *own = own_state_create(&f);
+    stream_program drawing, not_drawing;
+    stream_program_init(&drawing, &f, NULL, false);
+    stream_program_init(&not_drawing, &f, own, false);
+    assert_ok(stream_program_capture(&drawing, a));
+    assert_ok(stream_program_capture(&not_drawing, a));
+    const uint64_t plain = calls_to_close(&not_drawing);
+    assert_int_equal(calls_to_close(&drawing), plain + 1);
+    stream_program_fini(&drawing), stream_program_fini(&not_drawing);
+    device_free(f.dev, own);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
+/* ---- broken by the device ---- */
+
+typedef struct fault_run {
+    test_program t;
+    sample *a, *b;
+    uint32_t kept, poisoned, failed;
+} fault_run;
+
+/* Puts a failed program right again, or says what else has become of it. */
+static bool has_failed(fault_run *run, program_fixture *f) {
+    if (graph_program_get_state(run->t.program) != GRAPH_PROGRAM_FAILED) return false;
+    run->failed++;
+    assert_ok(graph_slot_recover(f->slot, NULL));
+    assert_ok(test_program_capture(&run->t, 0, NULL));
+    return true;
+}
+
+/* After a replay that broke the stream goes on where the device is, and nobody has a handle of it. */
+static void replay_leaves_a_stated_state(void *context, program_fixture *f) {
+    fault_run *run = context;
+    graph_result result = {0};
+    assert_works(&run->t, run->a, NULL);
+    fault_on(f);
+    const ckks_status rc = test_replay(&run->t, &result, run->b, NULL, NULL);
+    fault_off(f);
+    if (rc == CKKS_OK) {
+        assert_result(&run->t, &result, run->b, NULL);
+        graph_result_release(&result);
+    } else if (!has_failed(run, f)) {
+        const bool is_poisoned = graph_program_get_state(run->t.program) == GRAPH_PROGRAM_POISONED;
+        run->poisoned += is_poisoned, run->kept += !is_poisoned;
+        if (!is_poisoned) assert_int_equal(graph_program_get_state(run->t.program), GRAPH_PROGRAM_READY);
+        assert_status(graph_program_replay_prepared(run->t.program, &result, none, GRAPH_OUTPUT_OWNED, NULL),
+                      is_poisoned ? CKKS_PAYLOAD_POISONED : CKKS_OK);
+        graph_result_release(&result);
+    }
+    assert_works(&run->t, run->a, NULL);
+}
+
+/* A key that may or may not have arrived could be a public one: the program is not used any more. */
+static void reseed_leaves_a_stated_state(void *context, program_fixture *f) {
+    fault_run *run = context;
+    assert_works(&run->t, run->a, NULL);
+    fault_on(f);
+    const ckks_status rc = graph_program_reseed(run->t.program, NULL, NULL);
+    fault_off(f);
+    assert_int_equal(has_failed(run, f), rc != CKKS_OK);
+    assert_works(&run->t, run->a, NULL);
+}
+
+static void break_everywhere(fault_scenario scenario) {
+    program_fixture f;
+    program_fixture_open(&f);
+    fault_run run = {.a = sample_create(&f, 1, NULL), .b = sample_create(&f, 2, NULL)};
+    test_program_start(&run.t, &f, NULL, PROGRAM_RANDOM);
+    const uint32_t runs =
+        fault_each(&f, FAULT_CALL, scenario, &run) + fault_each(&f, FAULT_ASYNCHRONOUS, scenario, &run);
+    print_message("%u runs, payload kept %u, poisoned %u, program failed %u times\n", runs, run.kept,
+                  run.poisoned, run.failed);
+    assert_true(run.failed > fault_count(2) || runs == 0);
+    test_program_fini(&run.t);
+    sample_destroy(run.a), sample_destroy(run.b);
+    program_fixture_close(&f);
+}
+
+static void a_random_replay_leaves_a_stated_state_whatever_fails(void **state) {
+    (void)state;
+    break_everywhere(replay_leaves_a_stated_state);
+}
+static void a_program_whose_key_is_not_known_is_not_used(void **state) {
+    (void)state;
+    break_everywhere(reseed_leaves_a_stated_state);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thousand_replays_of_one_payload_all_differ_and_decrypt_to_the_same),
@@ -326,6 +475,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(instances_and_process_starts_share_no_stream_output),
         cmocka_unit_test(fixed_key_repeats_and_a_fresh_one_does_not),
         cmocka_unit_test(eager_execution_draws_as_the_recording_does),
+        cmocka_unit_test(a_run_that_draws_otherwise_is_void),
+        cmocka_unit_test(stream_keys_do_not_stay_in_pinned_memory),
+        cmocka_unit_test(close_wipes_the_stream_key),
+        cmocka_unit_test(a_random_replay_leaves_a_stated_state_whatever_fails),
+        cmocka_unit_test(a_program_whose_key_is_not_known_is_not_used),
     };
     if (argc > 1 && strcmp(argv[1], "draw") == 0) return print_draws();
     return program_suite("C14 randomness", tests);

@@ -221,6 +221,59 @@ static void close_gives_everything_back_whichever_allocation_fails(void **state)
     close_with_faults(FAULT_ALLOCATION);
 }
 
+/* A wait that fails may not have waited; memory goes behind it all the same. */
+static void close_has_waited_whichever_call_fails(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    void *ballast = NULL;
+    device_event *after = NULL;
+    const uint64_t ballast_bytes = device_get_kind(f.dev) == DEVICE_CUDA ? 1u << 28 : 1u << 22;
+    assert_ok(device_allocate(f.dev, &ballast, ballast_bytes, MEMORY_RETAINED, NULL));
+    assert_ok(device_event_create(f.dev, &after, NULL));
+    for (uint64_t nth = 1; nth <= 4; nth++) {
+        test_program t;
+        graph_handle handle;
+        graph_pending *pending = NULL;
+        test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+        assert_ok(test_copy(&t, &handle, a, NULL, NULL));
+        assert_ok(graph_program_replay_begin(t.program, &pending, handle, GRAPH_OUTPUT_OWNED, NULL));
+        for (uint8_t i = 0; i < 20; i++)
+            assert_ok(device_fill(graph_slot_stream(f.slot), ballast, i, ballast_bytes, NULL));
+        assert_ok(device_event_record(after, graph_slot_stream(f.slot), NULL));
+        device_fault_set(f.dev, nth, false);
+        graph_program_close(t.program);
+        device_fault_set(f.dev, 0, false);
+        assert_true(device_event_is_complete(after));
+        test_program_fini(&t);
+    }
+    device_event_destroy(after);
+    device_free(f.dev, ballast);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
+static void what_is_told_after_close_needs_no_binding_set(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    binding_set *set = fixture_weights_create(&f, 0.5, 0.25);
+    test_program t;
+    graph_program_stats stats;
+    test_program_init_weighted(&t, &f, NULL, set);
+    assert_ok(test_program_capture(&t, 0, NULL));
+    assert_ok(fixture_weights_refresh(&f, set, 0.25, 0.5, NULL));
+    graph_program_get_stats(t.program, &stats);
+    assert_int_equal(stats.refreshes, 1);
+    graph_program_close(t.program);
+    assert_ok(binding_set_destroy(set, NULL));
+    graph_program_get_stats(t.program, &stats);
+    assert_int_equal(stats.refreshes, 0);
+    test_program_fini(&t);
+    program_fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(close_waits_for_a_pending_copy),
@@ -231,6 +284,8 @@ int main(void) {
         cmocka_unit_test(close_gives_everything_back_whichever_device_call_fails),
         cmocka_unit_test(close_gives_everything_back_whichever_work_fails_on_its_stream),
         cmocka_unit_test(close_gives_everything_back_whichever_allocation_fails),
+        cmocka_unit_test(close_has_waited_whichever_call_fails),
+        cmocka_unit_test(what_is_told_after_close_needs_no_binding_set),
     };
     return program_suite("C15 close", tests);
 }
