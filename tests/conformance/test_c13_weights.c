@@ -323,6 +323,26 @@ static void refresh_waits_for_replays_whichever_call_fails(void **state) {
 
 /* ---- many at once ---- */
 
+typedef struct held_back {
+    weights_case *c;
+    ckks_status status;
+    graph_result result;
+} held_back;
+
+static void *refresh_weights(void *context) {
+    held_back *h = context;
+    h->status = fixture_weights_refresh(&h->c->f, h->c->set, 0.5, -0.25, NULL);
+    return NULL;
+}
+static void *replay_weighted(void *context) {
+    held_back *h = context;
+    h->status = test_replay(&h->c->t, &h->result, h->c->b, h->c->a, NULL);
+    return NULL;
+}
+static void wait_a_moment(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+}
+
 typedef struct crowd {
     weights_case *c;
     graph_slot *slot;
@@ -388,6 +408,48 @@ static void refreshes_replays_and_attachments_do_not_meet(void **state) {
     teardown(&c);
 }
 
+/* A refresh walks the list of who is attached without the lock. */
+typedef struct comer {
+    weights_case *c;
+    test_program t;
+    atomic_bool is_done;
+} comer;
+static void *come(void *context) {
+    comer *who = context;
+    test_program_init_weighted(&who->t, &who->c->f, NULL, who->c->set);
+    atomic_store(&who->is_done, true);
+    return NULL;
+}
+static void *leave(void *context) {
+    comer *who = context;
+    test_program_fini(&who->t);
+    atomic_store(&who->is_done, true);
+    return NULL;
+}
+
+static void who_comes_or_leaves_waits_for_a_refresh(void **state) {
+    (void)state;
+    weights_case c;
+    setup(&c);
+    comer who = {.c = &c};
+    held_back refresh = {.c = &c};
+    for (int is_leaving = 0; is_leaving < 2; is_leaving++) {
+        uint64_t generation;
+        pthread_t refreshing, moving;
+        assert_ok(binding_set_enter(c.set, NULL, &generation, NULL)); /* the refresh finds somebody inside */
+        assert_int_equal(pthread_create(&refreshing, NULL, refresh_weights, &refresh), 0);
+        wait_a_moment();
+        atomic_store(&who.is_done, false);
+        assert_int_equal(pthread_create(&moving, NULL, is_leaving ? leave : come, &who), 0);
+        wait_a_moment();
+        assert_false(atomic_load(&who.is_done));
+        binding_set_leave(c.set);
+        pthread_join(refreshing, NULL), pthread_join(moving, NULL);
+        assert_ok(refresh.status);
+    }
+    teardown(&c);
+}
+
 /* ---- sizes ---- */
 
 static void a_binding_larger_than_a_piece_arrives_whole(void **state) {
@@ -440,26 +502,6 @@ static void a_size_that_is_nothing_or_wraps_is_refused(void **state) {
 
 /* ---- a slot that is recovered while a replay is held back ---- */
 
-typedef struct held_back {
-    weights_case *c;
-    ckks_status status;
-    graph_result result;
-} held_back;
-
-static void *refresh_weights(void *context) {
-    held_back *h = context;
-    h->status = fixture_weights_refresh(&h->c->f, h->c->set, 0.5, -0.25, NULL);
-    return NULL;
-}
-static void *replay_weighted(void *context) {
-    held_back *h = context;
-    h->status = test_replay(&h->c->t, &h->result, h->c->b, h->c->a, NULL);
-    return NULL;
-}
-static void wait_a_moment(void) {
-    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
-}
-
 /* The copy of a request breaks on its stream; before the replay that belongs to it may begin, which a refresh
  * holds back, the slot is recovered and all streams are well again. The inputs are the request's before. */
 static void a_replay_does_not_begin_on_what_a_recovery_dropped(void **state) {
@@ -498,6 +540,7 @@ int main(void) {
         cmocka_unit_test(refresh_that_breaks_half_way_holds_replays_back_until_repaired),
         cmocka_unit_test(refresh_waits_for_replays_whichever_call_fails),
         cmocka_unit_test(refreshes_replays_and_attachments_do_not_meet),
+        cmocka_unit_test(who_comes_or_leaves_waits_for_a_refresh),
         cmocka_unit_test(a_binding_larger_than_a_piece_arrives_whole),
         cmocka_unit_test(a_size_that_is_nothing_or_wraps_is_refused),
         cmocka_unit_test(a_replay_does_not_begin_on_what_a_recovery_dropped),
