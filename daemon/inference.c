@@ -14,6 +14,7 @@
  * us at most. What is larger, on the pool before all else. */
 #define HASH_LATER_MAX (1u << 20)
 #define PART_BYTES     (32u << 10) /* of a reply, worth a way to the socket of its own */
+#define ROOM_SPARE     64u         /* the times in a reply are longer or shorter */
 
 /* ---- the end: one way out ---- */
 
@@ -163,8 +164,10 @@ static ckks_status write_outputs(inference *inf, const graph_result *result, ckk
     const reply_parts parts = {.request_id = inf->request->has_id ? inf->request->id : NULL,
                                .payload = &reply.base,
                                .segments = segments,
-                               .segment_count = count};
+                               .segment_count = count,
+                               .room = &inf->room};
     if ((rc = reply_create(&inf->reply, &area, &parts, err)) != CKKS_OK) goto out;
+    atomic_store_explicit(&inf->model->reply_bytes, nng_msg_len(inf->reply), memory_order_relaxed);
     for (uint32_t i = 0; i < count; i++) pack_output(inf, area + segments[i].offset, &result->outputs[i]);
     send_reply(inf, nng_msg_len(inf->reply));
 out:
@@ -183,12 +186,19 @@ static bool digest_of(const request *r, uint8_t digest[DEDUPE_DIGEST_BYTES]) {
                          r->frame.segments, r->frame.segments_bytes, NULL) == CKKS_OK;
 }
 
-/* The replay, and beside it what only the loop wants to know later. */
+/* The reply's memory, which takes its time to be cleared: about as much as the last one had. */
+static void make_room(inference *inf) {
+    const uint64_t last = atomic_load_explicit(&inf->model->reply_bytes, memory_order_relaxed);
+    if (last && nng_msg_alloc(&inf->room, (size_t)last + ROOM_SPARE) != 0) inf->room = NULL;
+}
+
+/* The replay, and beside it what need not wait for its end. */
 static ckks_status replay(inference *inf, graph_program *program, graph_handle handle, graph_result *result,
                           ckks_error *err) {
     graph_pending *pending = NULL;
     const ckks_status rc = graph_program_replay_begin(program, &pending, handle, GRAPH_OUTPUT_OWNED, err);
     if (rc != CKKS_OK) return rc;
+    make_room(inf);
     if (inf->request->has_id && !inf->has_digest) inf->has_digest = digest_of(inf->request, inf->digest);
     return graph_program_replay_finish(program, pending, result, err);
 }
@@ -224,6 +234,8 @@ static void run_on_slot(slot_job *job) {
     /* whatever failed it: such a program answers no request any more until its slot has been recovered */
     if (job->rc != CKKS_OK && graph_program_get_state(program) == GRAPH_PROGRAM_FAILED)
         job->rc = CKKS_DEVICE_ERROR;
+    if (inf->room) nng_msg_free(inf->room); /* too small, or of no use */
+    inf->room = NULL;
     graph_result_release(&result);
 }
 

@@ -42,6 +42,7 @@ typedef struct inference {
     uint32_t attempts;
     slot_job job;
     resident_keys *resident;       /* for the slot, while RUNNING */
+    nng_msg *room;                 /* for the reply, on the slot */
     nng_msg *reply;                /* from the slot */
     local_ticket ticket;           /* for the slot, if it may write the reply to the waiter itself */
     _Atomic bool is_claimed;       /* with a ticket: who sets it may answer */

@@ -48,7 +48,8 @@ typedef struct model {
     workload *workload;
     graph_program_config program; /* input signatures included */
     workload_memory memory;
-    uint64_t cost_ns; /* of one replay, smoothed */
+    uint64_t cost_ns;             /* of one replay, smoothed */
+    _Atomic uint64_t reply_bytes; /* of the last reply; slots' threads */
     metrics_model *metrics;
     list_node inferences; /* those that use it */
     loop_event loaded;

@@ -4,17 +4,29 @@
 
 #include <stdlib.h>
 
+/* A message of `bytes`: what is in it is zero, or anything where `room` was long enough. */
+static nng_msg *message_create(size_t bytes, nng_msg **room) {
+    nng_msg *message = NULL;
+    if (room && *room && nng_msg_len(*room) >= bytes &&
+        nng_msg_chop(*room, nng_msg_len(*room) - bytes) == 0) {
+        message = *room;
+        *room = NULL;
+        return message;
+    }
+    return nng_msg_alloc(&message, bytes) == 0 ? message : NULL;
+}
+
 /* Packs the header into a new message of the right size. */
 static ckks_status pack(nng_msg **out, uint8_t **area, const Ckksd__V1__ReplyHeader *header,
-                        frame_segment *segments, uint32_t count, ckks_error *err) {
-    nng_msg *message = NULL;
+                        frame_segment *segments, uint32_t count, nng_msg **room, ckks_error *err) {
     const size_t header_bytes = ckksd__v1__reply_header__get_packed_size(header);
     if (header_bytes > FRAME_HEADER_BYTES_MAX)
         return ckks_error_set(err, CKKS_TOO_LARGE, "reply", "a reply header of %zu bytes", header_bytes);
     const uint64_t total = frame_layout((uint32_t)header_bytes, segments, count);
     if (total == 0 || total > SIZE_MAX)
         return ckks_error_set(err, CKKS_TOO_LARGE, "reply", "the reply is too large");
-    if (nng_msg_alloc(&message, (size_t)total) != 0)
+    nng_msg *message = message_create((size_t)total, room);
+    if (!message)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "reply", "no memory for a reply of %llu bytes",
                               (unsigned long long)total);
     uint8_t *body = nng_msg_body(message);
@@ -22,8 +34,8 @@ static ckks_status pack(nng_msg **out, uint8_t **area, const Ckksd__V1__ReplyHea
     *area = frame_write_prefix(body, (uint32_t)header_bytes);
     for (uint32_t i = 0; i < count; i++) { /* gaps are zero */
         const uint64_t end = segments[i].offset + segments[i].length, next = align_up(end, FRAME_ALIGNMENT);
-        const uint64_t room = total - (uint64_t)(*area - body);
-        if (end < room) memset(*area + end, 0, (size_t)((next < room ? next : room) - end));
+        const uint64_t all = total - (uint64_t)(*area - body);
+        if (end < all) memset(*area + end, 0, (size_t)((next < all ? next : all) - end));
     }
     *out = message;
     return CKKS_OK;
@@ -73,7 +85,7 @@ ckks_status reply_create(nng_msg **out, uint8_t **area, const reply_parts *parts
         header.payload = (ProtobufCBinaryData){payload_bytes, payload};
     }
     header.n_segments = count, header.segments = pointers;
-    if ((rc = pack(out, area, &header, segments, count, err)) != CKKS_OK) goto out;
+    if ((rc = pack(out, area, &header, segments, count, parts->room, err)) != CKKS_OK) goto out;
     if (is_apart) memcpy(*area + own.offset, payload, payload_bytes);
 out:
     free(payload);
@@ -102,5 +114,5 @@ nng_msg *reply_create_error(const ckks_error *cause, const uint8_t *request_id, 
         header.has_request_id = true;
         header.request_id = (ProtobufCBinaryData){16, (uint8_t *)(uintptr_t)request_id};
     }
-    return pack(&message, &area, &header, NULL, 0, NULL) == CKKS_OK ? message : NULL;
+    return pack(&message, &area, &header, NULL, 0, NULL, NULL) == CKKS_OK ? message : NULL;
 }

@@ -21,6 +21,8 @@ typedef struct reply_parts {
     const ProtobufCMessage *payload; /* may be NULL */
     frame_segment *segments;         /* kind and length filled by the caller; offsets come out */
     uint32_t segment_count;
+    nng_msg *
+        *room; /* NULL, or a message that is taken for the reply if it is long enough (then *room = NULL) */
 } reply_parts;
 
 /* reply_create lays out a good reply; segment i must then be written at (*area) + segments[i].offset, whole.

@@ -143,6 +143,10 @@ static inline void metric_wait(const char *name, double value) {
     for (int i = 0; i < EVENT_MS / 5 && (last = metric(name)) != value; i++) usleep(5000);
     if (last != value) fail_msg("%s is %g, not %g", name, last, value);
 }
+/* Until nothing runs: a slot answers before its request is put away and counted. */
+static inline void settle(void) {
+    metric_wait("ckksd_slots{state=\"busy\"}", 0);
+}
 static inline void log_wait(const char *line) {
     for (int i = 0; i < EVENT_MS / 5 && !daemon_logged(&d, line); i++) usleep(5000);
     if (!daemon_logged(&d, line)) fail_msg("the log lacks %s", line);
