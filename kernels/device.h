@@ -55,8 +55,8 @@ bool device_is_lost(const device *dev);
 device_kind device_get_kind(const device *dev);
 /* device_has_kernel: whether device_launch finds a version of the kernel here. */
 bool device_has_kernel(const device *dev, kernel_id kernel);
-/* device_key_layout: how keys lie in this device's memory: KERNEL_NARROW_KEY makes KEY_NARROW of what was
- * uploaded as words. */
+/* device_key_layout: how keys lie in this device's memory: where it is not KEY_WORDS, KERNEL_NARROW_KEY makes
+ * it of what was uploaded as words. */
 key_layout device_key_layout(const device *dev);
 /* device_id is unique within the process and never 0: it goes into value signatures. */
 uint32_t device_id(const device *dev);

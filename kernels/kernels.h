@@ -53,17 +53,25 @@ typedef struct kernel_poly {
  * [digit][2][limb][N], digits as many as its level has, limbs q[0..key_level] then all p; component 0 is b =
  * -a*s + e + gadget, component 1 is a. A key may be of a higher level than the launch that uses it. For the
  * public key: [2][q[0..level]][N].
- * A device may want the residues narrow (device_key_layout): limbs where they are, but the residues of each
- * one after the other in key_residue_bytes bytes, little-endian, from the start of the limb; what is behind
- * them is nobody's. Kernels of other devices take a narrow key as absent. */
-typedef enum key_layout { KEY_WORDS, KEY_NARROW } key_layout;
+ * A device may want the residues narrow (device_key_layout), limbs where they are:
+ *   KEY_NARROW  the residues of each limb one after the other in key_residue_bytes bytes, little-endian, from
+ *               the start of the limb;
+ *   KEY_SPLIT   each 256 residues where their words were: the low 32 bits of each, behind them the next 16
+ *               bits of each, behind those the highest two (primes are below 2^50), four residues a byte.
+ * What is behind them is nobody's. Kernels take a key in a layout that their device does not keep as
+ * absent. */
+typedef enum key_layout { KEY_WORDS, KEY_NARROW, KEY_SPLIT } key_layout;
 typedef struct key_table_entry {
     uint64_t address;      /* device address of the words; 0 = absent */
     uint32_t q_limb_count; /* key level + 1 */
     uint32_t layout;       /* key_layout */
 } key_table_entry;
 _Static_assert(sizeof(key_table_entry) == 16, "device layout");
-/* of a residue of a narrow key: 4 to 7 */
+/* KEY_SPLIT: residues that lie together, and where their parts begin, in bytes */
+#define KEY_SPLIT_RESIDUES 256u
+#define KEY_SPLIT_MIDDLE   1024u
+#define KEY_SPLIT_TOP      1536u
+/* of a residue of a KEY_NARROW key: 4 to 7 */
 static inline uint32_t key_residue_bytes(uint64_t prime) {
     const uint32_t bytes = (71u - (uint32_t)__builtin_clzll(prime)) / 8;
     return bytes < 4 ? 4 : bytes;
@@ -101,7 +109,7 @@ static inline uint32_t key_residue_bytes(uint64_t prime) {
     X(KERNEL_UNPACK, kernel_unpack_args) /* packed bits -> residues, range and padding check */              \
     X(KERNEL_EXPAND, kernel_expand_args) /* uniform residues from a 32-byte seed */                          \
     X(KERNEL_CHECK_NONZERO, kernel_check_nonzero_args) /* verdict bit if a component is all zero */          \
-    X(KERNEL_NARROW_KEY, kernel_narrow_key_args)       /* a key from KEY_WORDS to KEY_NARROW, in place */    \
+    X(KERNEL_NARROW_KEY, kernel_narrow_key_args)       /* a key from KEY_WORDS to the device's, in place */  \
     X(KERNEL_PACK, kernel_pack_args)                   /* residues -> packed bits */                         \
     X(KERNEL_SAMPLE, kernel_sample_args)           /* small noise or a ternary polynomial from a counter */  \
     X(KERNEL_COUNTER_ADVANCE, kernel_counter_args) /* counter += blocks */
@@ -375,7 +383,8 @@ typedef struct kernel_check_nonzero_args {
     uint32_t *verdict;
 } kernel_check_nonzero_args;
 
-/* NARROW_KEY: each limb of key, in place, to KEY_NARROW. key: components [digit][2] one after the other. */
+/* NARROW_KEY: each limb of key, in place, to KEY_NARROW or KEY_SPLIT, whichever the device keeps. key:
+ * components [digit][2] one after the other. */
 typedef struct kernel_narrow_key_args {
     const device_tables *tables;
     kernel_poly key;

@@ -148,7 +148,8 @@ static key_limb key_limb_of(const product_shape *shape, uint32_t key, uint32_t d
                             uint32_t prime) {
     if (key >= shape->args->key_count) return (key_limb){0};
     const key_table_entry *entry = &shape->args->keys[key];
-    if (!entry->address || entry->q_limb_count < shape->q_limbs) return (key_limb){0};
+    if (!entry->address || entry->q_limb_count < shape->q_limbs || entry->layout > KEY_NARROW)
+        return (key_limb){0};
     const size_t key_limbs = (size_t)entry->q_limb_count + shape->p_limbs;
     const size_t at = limb < shape->q_limbs ? limb : entry->q_limb_count + (limb - shape->q_limbs);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): a device address, as the key table holds it

@@ -238,6 +238,11 @@ __global__ void __launch_bounds__(128, SOURCES <= 2 ? 4 : 3)
                 ? PathF64(t.prime[prime]).constant(__ldg(conversion->hat + (size_t)s * t.prime_count + prime))
                 : 0.0;
     }
+    if (count != 0 && threadIdx.x < (1u << R_LOG) / gpu_sector) { /* the first target's twiddles and prime */
+        const u32 prime = io.prime(t, unit, first);
+        gpu_touch(t.forward_f64 + ((size_t)prime << t.log_n) + gpu_sector * threadIdx.x);
+        if (threadIdx.x == 0) gpu_touch(&t.prime[prime].qd), gpu_touch(&t.prime[prime].q_inverse);
+    }
     const u64 *from = io.y(t, unit);
     double y[SOURCES][8];
     if constexpr (FUSED) {
@@ -291,17 +296,6 @@ __global__ void __launch_bounds__(128, SOURCES <= 2 ? 4 : 3)
     }
 }
 
-/* Blocks of this kernel that the card runs at a time. */
-static inline u32 convert_slots(const void *kernel) {
-    int device = 0, processors = 0, blocks = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 128, 0) != cudaSuccess ||
-        processors < 1 || blocks < 1)
-        return 396;
-    return (u32)(processors * blocks);
-}
-
 /* How many targets a block makes: waves of blocks, times targets and what a block does before its first. */
 static inline u32 convert_chunk(u32 slots, u32 columns, u32 targets, double before) {
     u32 best = 1;
@@ -320,7 +314,7 @@ template <class IO, int R_LOG, int SOURCES, bool FUSED>
 static cudaError_t convert_enqueue(cudaStream_t stream, const GpuTables &t, const IO &io, u32 units,
                                    u32 targets_max) {
     const auto kernel = convert_pass<IO, R_LOG, SOURCES, FUSED>;
-    static const u32 slots = convert_slots(reinterpret_cast<const void *>(kernel));
+    static const u32 slots = gpu_places(reinterpret_cast<const void *>(kernel), 128);
     const u32 tiles = (1u << t.log_n) >> convert_tile_log;
     const u32 chunk = convert_chunk(slots, tiles * units, targets_max, FUSED ? 1.5 + 0.7 * SOURCES : 1.5);
     const dim3 grid(tiles, (targets_max + chunk - 1) / chunk, units);

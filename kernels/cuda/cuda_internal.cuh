@@ -104,6 +104,7 @@ bool cuda_product_begins(const device_operation *product, const device_operation
 cudaError_t cuda_product_begin(cudaStream_t stream, const device_operation *product,
                                const device_operation *key_switch);
 cudaError_t cuda_key_product(cudaStream_t stream, const kernel_key_product_args *a);
+cudaError_t cuda_narrow_key(cudaStream_t stream, const kernel_narrow_key_args *a);
 cudaError_t cuda_diagonal_sum(cudaStream_t stream, const kernel_diagonal_sum_args *a);
 cudaError_t cuda_permute_sum(cudaStream_t stream, const kernel_permute_sum_args *a);
 cudaError_t cuda_matrix_product(cudaStream_t stream, const kernel_matrix_product_args *a);
@@ -160,6 +161,35 @@ __device__ __forceinline__ u32 gpu_permute(u32 i, u32 g, u32 log_n) {
     return __brev(((e * g) & mask) >> 1) >> (32 - log_n);
 }
 
+/*
+ * Loads that stay where they are written, before the wait for the kernel ahead or before the first use of
+ * any: the compiler sinks plain ones to their uses, to save registers, and then their times add up.
+ * gpu_constant: of what no kernel writes.
+ */
+__device__ __forceinline__ double gpu_constant(const double *from) {
+    double x;
+    asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(x) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ u64 gpu_word(const u64 *from) {
+    u64 x;
+    asm volatile("ld.global.b64 %0, [%1];" : "=l"(x) : "l"(from));
+    return x;
+}
+
+/* A sector of a table into the first-level cache, there before what follows: for what is read behind the wait
+ * for the kernel ahead. */
+__device__ __forceinline__ void gpu_touch(const void *from) {
+    asm volatile("{\n\t.reg .b64 x;\n\t.reg .pred p;\n\tld.global.nc.b64 x, [%0];\n\t"
+                 "setp.eq.b64 p, x, 0x7ff0000000000001;\n\t@p prefetch.global.L1 [%0];\n\t}" ::"l"(from));
+}
+const u32 gpu_sector = 4; /* doubles */
+
+/* Can this back end's kernels read the key at all? */
+__device__ __forceinline__ bool gpu_has_key(const key_table_entry &entry, u32 q_limbs) {
+    return entry.address != 0 && entry.q_limb_count >= q_limbs && entry.layout != KEY_NARROW;
+}
+
 struct PathF64 {
     typedef double T;
     typedef double W; /* twiddle */
@@ -213,13 +243,13 @@ struct PathF64 {
     /* COUNT of a table, a power of two, from a multiple of it */
     template <int COUNT> static __device__ __forceinline__ void twiddles_load(W *w, const W *from) {
         if constexpr (COUNT == 1) {
-            w[0] = __ldg(from);
+            w[0] = gpu_constant(from);
         } else {
 #pragma unroll
-            for (int b = 0; b < COUNT; b += 2) {
-                const double2 pair = __ldg(reinterpret_cast<const double2 *>(from + b));
-                w[b] = pair.x, w[b + 1] = pair.y;
-            }
+            for (int b = 0; b < COUNT; b += 2)
+                asm volatile("ld.global.nc.v2.f64 {%0, %1}, [%2];"
+                             : "=d"(w[b]), "=d"(w[b + 1])
+                             : "l"(from + b));
         }
     }
     __device__ __forceinline__ void begin_forward(double &x) const {
@@ -365,6 +395,17 @@ static cudaError_t gpu_launch(void (*kernel)(Parameters...), dim3 grid, u32 thre
 #endif
     gpu_may_overlap = true;
     return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+/* Blocks of this kernel that the card runs at a time. */
+static inline u32 gpu_places(const void *kernel, int threads) {
+    int device = 0, processors = 0, blocks = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0) != cudaSuccess ||
+        processors < 1 || blocks < 1)
+        return 396;
+    return (u32)(processors * blocks);
 }
 
 /* LAUNCH_PATH picks the data path of this card. */

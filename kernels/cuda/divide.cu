@@ -239,6 +239,7 @@ __global__ void __launch_bounds__(rows_warps * 32, 4)
     row_commit();
     if (value < end) fetch_numerator(value);
     row_commit();
+    w.finish(path);
     for (; value < end; value += GROUPS) {
         const u32 after = value + GROUPS, component = value % d.out.component_count;
         double x[8];

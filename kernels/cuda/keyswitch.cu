@@ -10,6 +10,7 @@
  */
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/divide.cuh"
+#include "kernels/cuda/row_product.cuh"
 #include "kernels/cuda/rows.cuh"
 
 namespace {
@@ -166,22 +167,86 @@ struct ModUpConvertIO {
 
 /* ---- KEY_PRODUCT ---- */
 
+const u32 key_product_threads = 64;
+
 struct KeyProductShape {
     u32 level, q_limbs, limbs, digits, p_count;
 };
 
-/* grid: (outs, N / threads, limbs): outs fastest, so that what they share, the digits, is still in the cache;
- * one coefficient of one limb of one out, both components */
+/* Words i .. i + 3, i a multiple of 4, through an automorphism: those of a pair stay neighbours. */
+struct KeyProductQuad {
+    u32 first, second; /* where words i and i + 2 come from */
+    __device__ __forceinline__ KeyProductQuad(u32 i, u32 galois, u32 log_n)
+        : first(galois == 1 ? i : gpu_permute(i, galois, log_n)),
+          second(galois == 1 ? i + 2 : gpu_permute(i + 2, galois, log_n)) {}
+    __device__ __forceinline__ void load(u64 (&x)[4], const u64 *limb) const {
+        pair(x[0], x[1], limb, first), pair(x[2], x[3], limb, second);
+    }
+
+  private:
+    static __device__ __forceinline__ void pair(u64 &a, u64 &b, const u64 *limb, u32 from) {
+        const ulonglong2 words = *reinterpret_cast<const ulonglong2 *>(limb + (from & ~1u));
+        a = from & 1 ? words.y : words.x, b = from & 1 ? words.x : words.y;
+    }
+};
+
+/* Residues i .. i + 3 of a key's limb, read once: outs share digits, never keys. */
+__device__ __forceinline__ void key_four(u64 (&w)[4], const u64 *limb, u32 i, u32 layout) {
+    if (layout == KEY_WORDS) {
+        const ulonglong2 *pairs = reinterpret_cast<const ulonglong2 *>(limb + i);
+        const ulonglong2 a = __ldcs(pairs), b = __ldcs(pairs + 1);
+        w[0] = a.x, w[1] = a.y, w[2] = b.x, w[3] = b.y;
+        return;
+    }
+    const u32 at = i % KEY_SPLIT_RESIDUES / 4;
+    const unsigned char *block =
+        reinterpret_cast<const unsigned char *>(limb + i / KEY_SPLIT_RESIDUES * KEY_SPLIT_RESIDUES);
+    const uint4 low = __ldcs(reinterpret_cast<const uint4 *>(block) + at);
+    const uint2 middle = __ldcs(reinterpret_cast<const uint2 *>(block + KEY_SPLIT_MIDDLE) + at);
+    const u32 top = __ldcs(block + KEY_SPLIT_TOP + at);
+    w[0] = (u64)((middle.x & 0xffff) | (top << 16 & 0x30000)) << 32 | low.x;
+    w[1] = (u64)((middle.x >> 16) | (top << 14 & 0x30000)) << 32 | low.y;
+    w[2] = (u64)((middle.y & 0xffff) | (top << 12 & 0x30000)) << 32 | low.z;
+    w[3] = (u64)((middle.y >> 16) | (top << 10 & 0x30000)) << 32 | low.w;
+}
+
+/* grid: (N / 256, limbs, components): a block of residues in place */
+__global__ void __launch_bounds__(KEY_SPLIT_RESIDUES) narrow_key(GpuTables t, kernel_poly key) {
+    gpu_release_next();
+    gpu_wait();
+    u64 *words = key.words + (((size_t)blockIdx.z * key.component_stride + blockIdx.y) << t.log_n) +
+                 blockIdx.x * KEY_SPLIT_RESIDUES;
+    unsigned char *block = reinterpret_cast<unsigned char *>(words);
+    const u32 at = threadIdx.x;
+    const u64 word = words[at];
+    __syncthreads();
+    u32 top = (u32)(word >> 48 & 3) << (2 * (at % 4));
+    top |= __shfl_xor_sync(0xffffffffu, top, 1);
+    top |= __shfl_xor_sync(0xffffffffu, top, 2);
+    reinterpret_cast<u32 *>(block)[at] = (u32)word;
+    reinterpret_cast<unsigned short *>(block + KEY_SPLIT_MIDDLE)[at] = (unsigned short)(word >> 32);
+    if (at % 4 == 0) block[KEY_SPLIT_TOP + at / 4] = (unsigned char)top;
+}
+
+/* grid: (outs, N / (4 threads), limbs): outs fastest, so that what they share, the digits, is still in the
+ * cache; four coefficients of one limb of one out, both components */
 template <class P>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(key_product_threads)
     key_product(GpuTables t, kernel_key_product_args a, KeyProductShape s) {
     gpu_release_next();
     gpu_wait();
-    const u32 i = blockIdx.y * blockDim.x + threadIdx.x, limb = blockIdx.z, out_index = blockIdx.x;
+    const u32 i = (blockIdx.y * blockDim.x + threadIdx.x) * 4, limb = blockIdx.z, out_index = blockIdx.x;
     const u32 prime = limb < s.q_limbs ? limb : t.q_count + limb - s.q_limbs;
     const P path(t.prime[prime]);
-    typename P::Accumulator sum0 = P::sum_zero(), sum1 = P::sum_zero();
+    typename P::Accumulator sum[2][4];
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) sum[0][k] = sum[1][k] = P::sum_zero();
     u32 terms = 0;
+    auto count_term = [&] {
+        if (++terms % P::sum_terms != 0) return;
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) path.sum_fold(sum[0][k]), path.sum_fold(sum[1][k]);
+    };
     for (u32 n = a.items ? 0 : out_index; n < (a.items ? a.item_count : out_index + 1); n++) {
         key_product_item item = a.uniform;
         if (a.items) {
@@ -190,29 +255,39 @@ __global__ void __launch_bounds__(128)
         } else {
             item.digits = n;
         }
-        const u32 from = item.galois_element == 1 ? i : gpu_permute(i, item.galois_element, t.log_n);
+        const KeyProductQuad from(i, item.galois_element, t.log_n);
         const key_table_entry entry = a.keys[item.key];
+        u64 x[4], w[4];
         if (a.add && limb < s.q_limbs) {
-            path.sum_add(sum0, a.add[(((size_t)item.digits * a.add_stride + limb) << t.log_n) + from],
-                         t.prime[prime].p_product);
-            if (++terms % P::sum_terms == 0) path.sum_fold(sum0), path.sum_fold(sum1);
+            from.load(x, a.add + (((size_t)item.digits * a.add_stride + limb) << t.log_n));
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) path.sum_add(sum[0][k], x[k], t.prime[prime].p_product);
+            count_term();
         }
-        if (entry.address == 0 || entry.q_limb_count < s.q_limbs) continue;
+        if (!gpu_has_key(entry, s.q_limbs)) continue;
         const u32 key_limbs = entry.q_limb_count + s.p_count;
         const u32 key_limb = limb < s.q_limbs ? limb : entry.q_limb_count + limb - s.q_limbs;
-        const u64 *key = (const u64 *)entry.address + (((size_t)key_limb) << t.log_n) + i;
-        const u64 *digit = a.digits + ((((size_t)item.digits * s.digits) * s.limbs + limb) << t.log_n) + from;
+        const u64 *key = (const u64 *)entry.address + ((size_t)key_limb << t.log_n);
+        const u64 *digit = a.digits + ((((size_t)item.digits * s.digits) * s.limbs + limb) << t.log_n);
+#pragma unroll 2
         for (u32 d = 0; d < s.digits; d++) {
-            const u64 x = digit[((size_t)d * s.limbs) << t.log_n];
-            /* outs share digits, never keys */
-            path.sum_add(sum0, x, __ldcs(key + (((size_t)(2 * d) * key_limbs) << t.log_n)));
-            path.sum_add(sum1, x, __ldcs(key + (((size_t)(2 * d + 1) * key_limbs) << t.log_n)));
-            if (++terms % P::sum_terms == 0) path.sum_fold(sum0), path.sum_fold(sum1);
+            from.load(x, digit + (((size_t)d * s.limbs) << t.log_n));
+#pragma unroll
+            for (u32 c = 0; c < 2; c++) {
+                key_four(w, key + (((size_t)(2 * d + c) * key_limbs) << t.log_n), i, entry.layout);
+#pragma unroll
+                for (u32 k = 0; k < 4; k++) path.sum_add(sum[c][k], w[k], x[k]);
+            }
+            count_term();
         }
     }
     u64 *out = a.out + ((((size_t)out_index * 2) * s.limbs + limb) << t.log_n) + i;
-    out[0] = path.sum_finish(sum0);
-    out[(size_t)s.limbs << t.log_n] = path.sum_finish(sum1);
+#pragma unroll
+    for (u32 c = 0; c < 2; c++) {
+        ulonglong2 *to = reinterpret_cast<ulonglong2 *>(out + ((size_t)(c * s.limbs) << t.log_n));
+        to[0] = make_ulonglong2(path.sum_finish(sum[c][0]), path.sum_finish(sum[c][1]));
+        to[1] = make_ulonglong2(path.sum_finish(sum[c][2]), path.sum_finish(sum[c][3]));
+    }
 }
 
 /* ---- forward rows of all digits, FP64 path: see rows.cuh ---- */
@@ -253,6 +328,7 @@ __global__ void __launch_bounds__(rows_warps * 32, 4)
     u32 poly = blockIdx.z * chunk + warp % GROUPS;
     if (poly < end) fetch(poly);
     row_commit();
+    w.finish(path);
     for (; poly < end; poly += GROUPS) {
         u64 words[8];
         row_wait<0>();
@@ -273,201 +349,6 @@ __global__ void __launch_bounds__(rows_warps * 32, 4)
     }
 }
 
-/* ---- forward rows of all digits, times the key ---- */
-
-struct RowProductArgs {
-    kernel_switch_product_args a;
-    const u64 *digits; /* [batch][digit][limb][N], raw values after the column pass; own limbs are in a */
-    u32 level, limbs, digit_count;
-    /* KEY_SWITCH: limbs that are divided by go on into the inverse rows, y: [value][source][N]; else NULL */
-    u64 *y;
-    const GpuConversion *down; /* device */
-    u32 sources;
-    kernel_poly add;
-    u32 add_batch_stride;
-    u32 with_rescale;
-};
-
-/* One fetch's worth of a warp's key: both components of one digit. */
-__device__ __forceinline__ const u64 *key_words(const GpuTables &t, const RowProductArgs &r,
-                                                const key_product_item &item, u32 digit, u32 limb,
-                                                size_t *component) {
-    const key_table_entry entry = r.a.keys[item.key];
-    if (entry.address == 0 || entry.q_limb_count <= r.level) return nullptr;
-    const u32 key_limbs = entry.q_limb_count + t.p_count;
-    const u32 key_limb = limb <= r.level ? limb : entry.q_limb_count + limb - r.level - 1;
-    *component = (size_t)key_limbs << t.log_n;
-    return (const u64 *)entry.address + (((size_t)(2 * digit) * key_limbs + key_limb) << t.log_n);
-}
-
-/* grid: (segments / (rows_warps / GROUPS), limbs, outs). GROUPS warps share a segment of one out and take its
- * digits in turn; their sums meet in shared memory at the end. */
-template <int R_LOG, int GROUPS, bool DIVIDES>
-__global__ void __launch_bounds__(rows_warps * 32, 3) row_product(GpuTables t, RowProductArgs r) {
-    typedef Rows<R_LOG> R;
-    __shared__ double tiles[rows_warps][R::tile_words];
-    __shared__ ulonglong2 nexts[rows_warps][rows_elements / 2], keys[rows_warps][2][rows_elements / 2];
-    gpu_release_next();
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = warp % GROUPS;
-    const u32 segment = blockIdx.x * (rows_warps / GROUPS) + warp / GROUPS, base = segment * rows_elements;
-    /* the limbs that have most to do first */
-    const u32 limb = gridDim.y - 1 - blockIdx.y, out = blockIdx.z;
-    const u32 prime = limb <= r.level ? limb : t.q_count + limb - r.level - 1;
-    const u32 end_entry = r.a.is_sum ? r.a.batch_count : out + 1;
-    const u32 own_digit = limb <= r.level ? limb / t.digit_size : r.digit_count;
-    double *tile = tiles[warp];
-    u64 *next = reinterpret_cast<u64 *>(nexts[warp]) + lane;
-    const u64 once = row_once();
-    const PathF64 path(t.prime[prime]);
-    const u32 last = base + R::last_lane(lane);
-    /* the digit that this warp has next, of which entry */
-    u32 entry = r.a.is_sum ? 0 : out, digit = group;
-    auto settle = [&] {
-        while (digit >= r.digit_count) digit -= r.digit_count, entry++;
-        return entry < end_entry;
-    };
-    auto item = [&] { return r.a.items ? r.a.items[entry] : r.a.uniform; };
-    auto fetch_digit = [&] {
-        if (digit == own_digit) {
-            const u32 g = item().galois_element;
-            const u64 *from = r.a.a.words + (((size_t)entry * r.a.a_batch_stride + limb) << t.log_n);
-#pragma unroll
-            for (int e = 0; e < 8; e++) {
-                const u32 i = last + R::last_at(e);
-                row_copy8(next + 32 * e, from + (g == 1 ? i : gpu_permute(i, g, t.log_n)));
-            }
-        } else {
-            const u64 *from = r.digits +
-                              ((((size_t)entry * r.digit_count + digit) * r.limbs + limb) << t.log_n) + base +
-                              R::first_lane(lane);
-#pragma unroll
-            for (int e = 0; e < 8; e++) row_copy8_once(next + 32 * e, from + R::first_at(e), once);
-        }
-    };
-    auto fetch_key = [&] {
-        size_t component = 0;
-        const u64 *from = key_words(t, r, item(), digit, limb, &component);
-        if (!from) return false;
-        row_copy_words<R_LOG>(keys[warp][0], from + base, lane, once);
-        row_copy_words<R_LOG>(keys[warp][1], from + component + base, lane, once);
-        return true;
-    };
-    double sum[2][8];
-#pragma unroll
-    for (int e = 0; e < 8; e++) sum[0][e] = sum[1][e] = 0.0;
-    {
-        typename R::template Twiddles<false> w;
-        w.load(t, prime, segment, lane);
-        gpu_wait();
-        u32 terms = 0;
-        bool more = settle(), has_key = false;
-        if (more) fetch_digit();
-        row_commit();
-        if (more) has_key = fetch_key();
-        row_commit();
-        while (more) {
-            const bool own = digit == own_digit;
-            digit += GROUPS;
-            more = settle();
-            double x[8];
-            row_wait<1>();
-            if (own) {
-#pragma unroll
-                for (int e = 0; e < 8; e++) x[e] = path.load(next[32 * e]);
-            } else {
-#pragma unroll
-                for (int e = 0; e < 8; e++) x[e] = PathF64::raw(next[32 * e]);
-                R::forward(path, w, x, tile, lane);
-#pragma unroll
-                for (int e = 0; e < 8; e++) x[e] = path.reduce(x[e]);
-            }
-            if (more) fetch_digit();
-            row_commit();
-            row_wait<1>();
-            __syncwarp();
-            if (has_key) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-#pragma unroll
-                    for (int c = 0; c < 2; c++) {
-                        const ulonglong2 pair = keys[warp][c][R::pair_slot(lane, j)];
-                        sum[c][2 * j] += path.mul(path.load(pair.x), x[2 * j]);
-                        sum[c][2 * j + 1] += path.mul(path.load(pair.y), x[2 * j + 1]);
-                    }
-                }
-                if (++terms % PathF64::sum_terms == 0) {
-#pragma unroll
-                    for (int e = 0; e < 8; e++)
-                        sum[0][e] = path.reduce(sum[0][e]), sum[1][e] = path.reduce(sum[1][e]);
-                }
-            }
-            __syncwarp();
-            has_key = more && fetch_key();
-            row_commit();
-        }
-    }
-#pragma unroll
-    for (int e = 0; e < 8; e++) sum[0][e] = path.reduce(sum[0][e]), sum[1][e] = path.reduce(sum[1][e]);
-    if constexpr (GROUPS > 1) {
-        double *mine = reinterpret_cast<double *>(keys[warp]);
-#pragma unroll
-        for (int e = 0; e < 8; e++) mine[32 * e + lane] = sum[0][e], mine[256 + 32 * e + lane] = sum[1][e];
-        __syncthreads();
-        if (group > 1) return;
-            /* from here on the first two warps of a segment have a component each */
-#pragma unroll
-        for (int e = 0; e < 8; e++) {
-            double all = 0.0;
-#pragma unroll
-            for (u32 g = 0; g < GROUPS; g++)
-                all += reinterpret_cast<double *>(keys[warp - group + g])[256 * group + 32 * e + lane];
-            sum[0][e] = path.reduce(all);
-        }
-    }
-    const bool divides = DIVIDES && (limb > r.level || (r.with_rescale && limb == r.level));
-    if (!divides) {
-        u64 *to = r.a.out + ((((size_t)out * 2) * r.limbs + limb) << t.log_n) + base;
-#pragma unroll
-        for (u32 c = 0; c < (GROUPS > 1 ? 1u : 2u); c++) {
-            const u32 component = GROUPS > 1 ? group : c;
-            u64 words[8];
-#pragma unroll
-            for (int e = 0; e < 8; e++) words[e] = path.canonical(sum[c][e]);
-            row_store_words<R_LOG>(to + ((size_t)(component * r.limbs) << t.log_n), words, nexts[warp], lane);
-        }
-        return;
-    }
-    if constexpr (DIVIDES) {
-        u32 source = 0;
-        while (source + 1 < r.sources && __ldg(r.down->source + source) != prime) source++;
-        const double p_product = path.constant(t.prime[prime].p_product);
-        typename R::template Twiddles<true> w;
-        w.load(t, prime, segment, lane);
-#pragma unroll
-        for (u32 c = 0; c < (GROUPS > 1 ? 1u : 2u); c++) {
-            const u32 component = GROUPS > 1 ? group : c;
-            if (limb <= r.level && r.add.words && component < r.add.component_count) {
-                const u32 g = r.a.uniform.galois_element;
-                const u64 *from =
-                    r.add.words +
-                    (((size_t)out * r.add_batch_stride + (size_t)component * r.add.component_stride + limb)
-                     << t.log_n);
-#pragma unroll
-                for (int e = 0; e < 8; e++) {
-                    const u32 i = last + R::last_at(e);
-                    const u64 word = from[g == 1 ? i : gpu_permute(i, g, t.log_n)];
-                    sum[c][e] = path.reduce(sum[c][e] + path.mul(path.load(word), p_product));
-                }
-            }
-            R::inverse(path, w, sum[c], tile, lane);
-            u64 *to = r.y + ((((size_t)out * 2 + component) * r.sources + source) << t.log_n) + base +
-                      R::first_lane(lane);
-#pragma unroll
-            for (int e = 0; e < 8; e++) to[R::first_at(e)] = PathF64::unraw(sum[c][e]);
-        }
-    }
-}
-
 template <int R_LOG, int GROUPS>
 cudaError_t digit_rows_enqueue(cudaStream_t stream, const GpuTables &t, const kernel_mod_up_args &a,
                                u32 level, u32 limbs, u32 digits) {
@@ -480,38 +361,6 @@ cudaError_t digit_rows_enqueue(cudaStream_t stream, const GpuTables &t, const ke
                       rows_warps * 32, stream, t.log_n, t, a, level, limbs, digits, chunk);
 }
 
-template <int R_LOG, bool DIVIDES>
-cudaError_t row_product_groups(cudaStream_t stream, const GpuTables &t, const RowProductArgs &r) {
-    const u32 outs = r.a.is_sum ? 1 : r.a.batch_count, segments = (1u << t.log_n) / rows_elements;
-    const u64 elements = ((u64)outs * r.limbs) << t.log_n;
-    const u32 steps = r.digit_count * (r.a.is_sum ? r.a.batch_count : 1);
-    /* warps share the digits of a segment where there would be few of them otherwise; blocks are few as well,
-     * so more than one wave of them costs more than it gives */
-    if (steps > 2 && elements <= rows_few_elements / 4)
-        return gpu_launch(row_product<R_LOG, 4, DIVIDES>, dim3(segments, r.limbs, outs), rows_warps * 32,
-                          stream, t.log_n, t, r);
-    if (steps > 1 && elements <= rows_few_elements)
-        return gpu_launch(row_product<R_LOG, 2, DIVIDES>, dim3(segments / 2, r.limbs, outs), rows_warps * 32,
-                          stream, t.log_n, t, r);
-    return gpu_launch(row_product<R_LOG, 1, DIVIDES>, dim3(segments / 4, r.limbs, outs), rows_warps * 32,
-                      stream, t.log_n, t, r);
-}
-
-/* the kernel for this ring's rows */
-#define ROWS_SWITCH(call)                                                                                    \
-    switch (ntt_rows_log(t.log_n)) {                                                                         \
-    case 5:                                                                                                  \
-        return call(5);                                                                                      \
-    case 6:                                                                                                  \
-        return call(6);                                                                                      \
-    case 7:                                                                                                  \
-        return call(7);                                                                                      \
-    case 8:                                                                                                  \
-        return call(8);                                                                                      \
-    default:                                                                                                 \
-        return cudaErrorInvalidValue;                                                                        \
-    }
-
 cudaError_t digit_rows_run(cudaStream_t stream, const GpuTables &t, const kernel_mod_up_args &a, u32 level,
                            u32 limbs, u32 digits) {
     const bool few = ((u64)limbs << t.log_n) <= rows_few_elements;
@@ -520,13 +369,6 @@ cudaError_t digit_rows_run(cudaStream_t stream, const GpuTables &t, const kernel
          : digit_rows_enqueue<R, 1>(stream, t, a, level, limbs, digits))
     ROWS_SWITCH(DIGIT_ROWS)
 #undef DIGIT_ROWS
-}
-
-cudaError_t row_product_run(cudaStream_t stream, const GpuTables &t, const RowProductArgs &r) {
-#define ROW_PRODUCT(R)                                                                                       \
-    (r.y ? row_product_groups<R, true>(stream, t, r) : row_product_groups<R, false>(stream, t, r))
-    ROWS_SWITCH(ROW_PRODUCT)
-#undef ROW_PRODUCT
 }
 
 /* ---- launches ---- */
@@ -588,8 +430,16 @@ cudaError_t cuda_key_product(cudaStream_t stream, const kernel_key_product_args 
     KeyProductShape s = {a->level, a->level + 1, 0, 0, a->is_public ? 0 : t.p_count};
     s.limbs = s.q_limbs + s.p_count;
     s.digits = a->is_public ? 1 : (a->level + t.digit_size) / t.digit_size;
-    const u32 n = 1u << t.log_n;
-    LAUNCH_PATH(tables, key_product, dim3(a->out_count, n / 128, s.limbs), 128, stream, t, *a, s);
+    const dim3 grid(a->out_count, (1u << t.log_n) / (4 * key_product_threads), s.limbs);
+    LAUNCH_PATH(tables, key_product, grid, key_product_threads, stream, t, *a, s);
+}
+
+cudaError_t cuda_narrow_key(cudaStream_t stream, const kernel_narrow_key_args *a) {
+    const GpuTables &t = cuda_tables(a->tables)->device;
+    return gpu_launch(
+        narrow_key,
+        dim3((1u << t.log_n) / KEY_SPLIT_RESIDUES, basis_limb_count(a->key.basis), a->key.component_count),
+        KEY_SPLIT_RESIDUES, stream, t.log_n, t, a->key);
 }
 
 cudaError_t cuda_switch_product(cudaStream_t stream, const kernel_switch_product_args *a) {
@@ -603,7 +453,7 @@ cudaError_t cuda_switch_product(cudaStream_t stream, const kernel_switch_product
             return rc;
         RowProductArgs r = {};
         r.a = *a, r.digits = up.out, r.level = s.level, r.limbs = s.limbs, r.digit_count = s.digits;
-        return row_product_run(stream, t, r);
+        return gpu_row_product(stream, t, r);
     }
     if ((rc = cuda_mod_up(stream, &up)) != cudaSuccess) return rc;
     kernel_key_product_args product = {};
@@ -647,6 +497,6 @@ cudaError_t cuda_key_switch(cudaStream_t stream, const kernel_key_switch_args *a
     r.a = up, r.digits = columns.out, r.level = s.level, r.limbs = s.limbs, r.digit_count = s.digits;
     r.y = d.y, r.down = d.conversion, r.sources = d.sources, r.add = a->add;
     r.add_batch_stride = a->add_batch_stride, r.with_rescale = a->with_rescale;
-    if ((rc = row_product_run(stream, t, r)) != cudaSuccess) return rc;
+    if ((rc = gpu_row_product(stream, t, r)) != cudaSuccess) return rc;
     return gpu_divide(stream, tables, d, true);
 }

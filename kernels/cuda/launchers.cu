@@ -43,7 +43,7 @@ const cuda_launcher cuda_launchers[KERNEL_COUNT] = {
     TYPED(cuda_unpack, kernel_unpack_args),
     TYPED(cuda_expand, kernel_expand_args),
     TYPED(cuda_check_nonzero, kernel_check_nonzero_args),
-    nullptr, /* NARROW_KEY: keys are words here */
+    TYPED(cuda_narrow_key, kernel_narrow_key_args),
     TYPED(cuda_pack, kernel_pack_args),
     TYPED(cuda_sample, kernel_sample_args),
     TYPED(cuda_counter_advance, kernel_counter_args),

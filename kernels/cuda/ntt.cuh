@@ -21,6 +21,8 @@
 
 #include "kernels/cuda/cuda_internal.cuh"
 
+#include <type_traits>
+
 enum { REDUCE_AFTER_CANONICAL = 3, REDUCE_AFTER_REDUCED = 4, REDUCE_AFTER_PASS = 0 };
 
 const u32 ntt_constants_max = CKKS_DIGIT_SIZE_MAX + 2; /* constants of one base conversion */
@@ -166,9 +168,11 @@ __device__ __forceinline__ void ntt_step(const Job &job,
     }
 }
 
-/* grid: (N >> TILE_LOG, jobs). log_other = log N - R_LOG. */
+/* 128 registers a thread: left to itself, the compiler takes 40 and loads in turns. grid: (N >> TILE_LOG,
+ * jobs). log_other = log N - R_LOG. */
 template <class P, class IO, int R_LOG, bool INVERSE, bool COLUMNS, int REDUCE>
-__global__ void __launch_bounds__(PassShape<R_LOG>::THREADS) ntt_pass(GpuTables t, IO io, u32 log_other) {
+__global__ void __launch_bounds__(PassShape<R_LOG>::THREADS, 512 / PassShape<R_LOG>::THREADS)
+    ntt_pass(GpuTables t, IO io, u32 log_other) {
     typedef PassShape<R_LOG> S;
     constexpr int G0 = S::size(0), G1 = S::size(1), G2 = S::GROUPS == 3 ? S::size(2) : 1, A1 = S::first(1),
                   A2 = S::GROUPS == 3 ? S::first(2) : 0;
@@ -183,6 +187,9 @@ __global__ void __launch_bounds__(PassShape<R_LOG>::THREADS) ntt_pass(GpuTables 
     }
     const auto job = io.template open<P>(t, blockIdx.y, constants);
     const u32 base = blockIdx.x << S::TILE_LOG;
+    if constexpr (COLUMNS && std::is_same<P, PathF64>::value)
+        if (threadIdx.x < (1u << R_LOG) / gpu_sector)
+            gpu_touch(P::twiddles(t, INVERSE, job.prime) + gpu_sector * threadIdx.x);
     Twiddles<P, R_LOG, 0, 0, G0, INVERSE, COLUMNS> w0;
     Twiddles<P, R_LOG, 0, A1, G1, INVERSE, COLUMNS> w1;
     Twiddles<P, R_LOG, 0, A2, G2, INVERSE, COLUMNS> w2;
@@ -253,7 +260,7 @@ static inline u32 ntt_columns_log(u32 log_n) {
 template <class P, int COUNT>
 __device__ __forceinline__ void raw_load(typename P::T (&x)[COUNT], const u64 *from, u32 at, u32 step) {
 #pragma unroll
-    for (int k = 0; k < COUNT; k++) x[k] = P::raw(from[at + (u32)k * step]);
+    for (int k = 0; k < COUNT; k++) x[k] = P::raw(gpu_word(from + at + (u32)k * step));
 }
 template <class P, int COUNT>
 __device__ __forceinline__ void raw_store(u64 *to, const typename P::T (&x)[COUNT], u32 at, u32 step) {

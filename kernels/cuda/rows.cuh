@@ -51,9 +51,40 @@ template <int R_LOG, int A, int G, bool INVERSE> struct RowTwiddles {
     }
 };
 
+/*
+ * Rows of 256: the twiddles of the last two stages are 192 of a row's 255, as many bytes as the row itself.
+ * The table holds psi^brev(index), so that with r = 2^(log N - 1) + 2^7 * row
+ *     table[r + 2 hi] = table[r] * table[2 hi],  table[r + 2 hi + 1] = table[r + 2 hi] * table[1],
+ *     table[(r + 2 hi) / 2] = table[r + 2 hi]^2:
+ * one word of a row's own, and the head of the table, which stays in the cache. Each product is reduced:
+ * at most q/2 + 1, which the bound of a multiplication allows as q < 2^50 - 2.
+ */
+template <int R_LOG, int A, bool INVERSE> struct MadeTwiddles {
+    typedef RowGroup<R_LOG, A, 2> Group;
+    double row, quarter, point[Group::UNITS];
+    __device__ __forceinline__ void load(const GpuTables &t, u32 prime, u32 log_other, u32 first_row,
+                                         u32 lane) {
+        const double *table = PathF64::twiddles(t, INVERSE, prime);
+        row = gpu_constant(table + (1u << (log_other + A + 1)) + (first_row << (A + 1)));
+        quarter = gpu_constant(table + 1);
+#pragma unroll
+        for (int u = 0; u < Group::UNITS; u++)
+            point[u] = gpu_constant(table + 2 * Group::hi(lane + 32u * (u32)u));
+    }
+    __device__ __forceinline__ void finish(const PathF64 &path, double (&w)[Group::UNITS][3]) const {
+#pragma unroll
+        for (int u = 0; u < Group::UNITS; u++) {
+            w[u][1] = path.reduce(path.mul(row, point[u]));
+            w[u][0] = path.reduce(path.mul(w[u][1], w[u][1]));
+            w[u][2] = path.reduce(path.mul(w[u][1], quarter));
+        }
+    }
+};
+
 template <int R_LOG> struct Rows {
     typedef PassShape<R_LOG, 10> S;
     static const bool three = S::GROUPS == 3;
+    static const bool makes_last = R_LOG == 8; /* one row a warp; large rings, whose passes wait for memory */
     static const int A1 = S::first(1), G1 = S::size(1), A2 = three ? S::first(2) : 0,
                      G2 = three ? S::size(2) : 1;
     static const int AL = three ? A2 : A1, LAST = three ? G2 : G1; /* the last group */
@@ -62,15 +93,23 @@ template <int R_LOG> struct Rows {
     static const u32 first_step = 1u << First::LO;
     static const u32 tile_words = rows_elements + rows_elements / 8;
 
+    /* load begins to read them, finish (when other reads are on their way) makes the rest. */
     template <bool INVERSE> struct Twiddles {
         RowTwiddles<R_LOG, 0, 3, INVERSE> w0;
         RowTwiddles<R_LOG, A1, G1, INVERSE> w1;
         RowTwiddles<R_LOG, A2, G2, INVERSE> w2;
+        MadeTwiddles<R_LOG, A2, INVERSE> made;
         __device__ __forceinline__ void load(const GpuTables &t, u32 prime, u32 segment, u32 lane) {
             const u32 log_other = t.log_n - R_LOG, first_row = segment * rows_elements >> R_LOG;
             w0.load(t, prime, log_other, first_row, lane);
             w1.load(t, prime, log_other, first_row, lane);
-            if constexpr (three) w2.load(t, prime, log_other, first_row, lane);
+            if constexpr (makes_last)
+                made.load(t, prime, log_other, first_row, lane);
+            else if constexpr (three)
+                w2.load(t, prime, log_other, first_row, lane);
+        }
+        __device__ __forceinline__ void finish(const PathF64 &path) {
+            if constexpr (makes_last) made.finish(path, w2.w);
         }
     };
 
@@ -218,6 +257,7 @@ __global__ void __launch_bounds__(rows_warps * 32, 4) rows_pass(GpuTables t, IO 
     gpu_wait();
     if constexpr (INVERSE) {
         job.load(x, base + lane, 32);
+        w.finish(job.path);
 #pragma unroll
         for (u32 e = 0; e < 8; e++) tile[ntt_pad(lane) + ntt_pad(32 * e)] = x[e];
         __syncwarp();
@@ -226,6 +266,7 @@ __global__ void __launch_bounds__(rows_warps * 32, 4) rows_pass(GpuTables t, IO 
         job.store(x, base + R::first_lane(lane), R::first_step);
     } else {
         job.load(x, base + R::first_lane(lane), R::first_step);
+        w.finish(job.path);
         R::forward(job.path, w, x, tile, lane);
         R::template put<typename R::Last>(tile, x, lane);
         __syncwarp();
@@ -234,5 +275,20 @@ __global__ void __launch_bounds__(rows_warps * 32, 4) rows_pass(GpuTables t, IO 
         job.store(x, base + lane, 32);
     }
 }
+
+/* the kernel for this ring's rows */
+#define ROWS_SWITCH(call)                                                                                    \
+    switch (ntt_rows_log(t.log_n)) {                                                                         \
+    case 5:                                                                                                  \
+        return call(5);                                                                                      \
+    case 6:                                                                                                  \
+        return call(6);                                                                                      \
+    case 7:                                                                                                  \
+        return call(7);                                                                                      \
+    case 8:                                                                                                  \
+        return call(8);                                                                                      \
+    default:                                                                                                 \
+        return cudaErrorInvalidValue;                                                                        \
+    }
 
 #endif

@@ -89,15 +89,18 @@ static void twin_destroy(twin *t) {
     for (int s = 0; s < 2; s++) device_free(sides[s].dev, t->at[s]);
 }
 
+static uint64_t *twin_read(const twin *t, int s) {
+    uint64_t *words = malloc(t->bytes);
+    ckks_error err = {0};
+    assert_non_null(words);
+    must(device_copy_out(sides[s].stream, words, t->at[s], t->bytes, &err), &err);
+    must(device_stream_synchronize(sides[s].stream, &err), &err);
+    return words;
+}
+
 static void twin_compare(const twin *t, const char *what) {
     uint64_t *words[2];
-    ckks_error err = {0};
-    for (int s = 0; s < 2; s++) {
-        words[s] = malloc(t->bytes);
-        assert_non_null(words[s]);
-        must(device_copy_out(sides[s].stream, words[s], t->at[s], t->bytes, &err), &err);
-        must(device_stream_synchronize(sides[s].stream, &err), &err);
-    }
+    for (int s = 0; s < 2; s++) words[s] = twin_read(t, s);
     for (uint64_t i = 0; i < t->bytes / 8; i++)
         if (words[0][i] != words[1][i])
             fail_msg("%s: word %llu: CPU %llu, CUDA %llu", what, (unsigned long long)i,
@@ -353,6 +356,28 @@ static void check_recorded_products(const twin *table, uint32_t level, uint32_t 
     }
 }
 
+/* The card's copy of a key, laid out as the card wants it: the parts of each block of residues where they
+ * belong. */
+static void split_key(const twin *key, kernel_basis basis, uint32_t components) {
+    const kernel_narrow_key_args args = {sides[1].tables, poly_of(key, 1, components, basis)};
+    uint64_t *words = twin_read(key, 1);
+    assert_int_equal(device_key_layout(sides[1].dev), KEY_SPLIT);
+    launch(1, KERNEL_NARROW_KEY, &args);
+    uint64_t *split = twin_read(key, 1);
+    for (uint64_t i = 0; i < key->bytes / 8; i++) {
+        const uint64_t at = i % KEY_SPLIT_RESIDUES;
+        const uint8_t *block = (const uint8_t *)(split + (i - at));
+        uint32_t low = 0;
+        uint16_t middle = 0;
+        memcpy(&low, block + 4 * at, sizeof low);
+        memcpy(&middle, block + KEY_SPLIT_MIDDLE + 2 * at, sizeof middle);
+        const uint64_t top = block[KEY_SPLIT_TOP + at / 4] >> (2 * (at % 4)) & 3;
+        if ((top << 48 | (uint64_t)middle << 32 | low) != words[i])
+            fail_msg("NARROW_KEY: residue %llu", (unsigned long long)i);
+    }
+    free(words), free(split);
+}
+
 static void check_keyswitch(uint32_t level, uint32_t key_level, uint32_t pattern) {
     const uint32_t n = params_n(params), digits = params_digit_count(params, level), batch = 2;
     const kernel_basis q = basis_q(level), qp = basis_qp(level);
@@ -366,7 +391,8 @@ static void check_keyswitch(uint32_t level, uint32_t key_level, uint32_t pattern
     }
     twin_compare(&out, "MOD_UP");
 
-    /* two keys of a higher level, one of them under a rotation, two items summed into one out */
+    /* two keys of a higher level, one of them under a rotation, two items summed into one out; on the card
+     * one is of words, the other split */
     const kernel_basis key_basis = basis_qp(key_level);
     const uint32_t key_digits = params_digit_count(params, key_level);
     twin key[2] = {random_polys(key_basis, 2 * key_digits, 0),
@@ -375,9 +401,11 @@ static void check_keyswitch(uint32_t level, uint32_t key_level, uint32_t pattern
     twin list = twin_create(items, sizeof items);
     twin sum = twin_create(NULL, 2 * 2 * poly_bytes(qp)), table = {.bytes = 2 * sizeof(key_table_entry)};
     ckks_error err = {0};
+    split_key(&key[1], key_basis, 2 * key_digits);
     for (int s = 0; s < 2; s++) {
-        key_table_entry entries[2] = {{(uint64_t)(uintptr_t)key[0].at[s], key_level + 1, 0},
-                                      {(uint64_t)(uintptr_t)key[1].at[s], key_level + 1, 0}};
+        key_table_entry entries[2] = {
+            {(uint64_t)(uintptr_t)key[0].at[s], key_level + 1, KEY_WORDS},
+            {(uint64_t)(uintptr_t)key[1].at[s], key_level + 1, s ? KEY_SPLIT : KEY_WORDS}};
         must(device_allocate(sides[s].dev, &table.at[s], sizeof entries, MEMORY_STATIC, &err), &err);
         must(device_copy_in(sides[s].stream, table.at[s], entries, sizeof entries, &err), &err);
         must(device_stream_synchronize(sides[s].stream, &err), &err);
