@@ -21,9 +21,10 @@ def free_port():
 
 
 class Daemon:
-    """models: {name: package file}. tls: also listen on tls+tcp with a certificate of our own making."""
+    """models: {name: package file}. tls: also listen on tls+tcp with a certificate of our own making. ws: on
+    WebSockets too."""
 
-    def __init__(self, models, tls=False, extra="", program="ckksd", environment=None):
+    def __init__(self, models, tls=False, ws=False, extra="", program="ckksd", environment=None):
         self.folder = tempfile.mkdtemp(prefix="ckksd-test-")
         for name, package in models.items():
             os.makedirs(f"{self.folder}/models/{name}/1")
@@ -39,6 +40,10 @@ class Daemon:
             self.make_certificate()
             lines.append(f" tls+tcp://127.0.0.1:{self.tls}")
             bulk += [f" tls+tcp://127.0.0.1:{self.tls_bulk}", f"tls_certificate = {self.folder}/server.pem", f"tls_key = {self.folder}/server.key"]
+        self.ws = free_port() if ws else None
+        if ws:
+            lines.append(f" ws://127.0.0.1:{self.ws}/control")
+            bulk.insert(1, f" ws://127.0.0.1:{free_port()}/bulk")
         lines += bulk + ["[ops]", f"listen = 127.0.0.1:{self.ops}", extra]
         with open(f"{self.folder}/ckksd.conf", "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
@@ -102,6 +107,8 @@ class Daemon:
         found = {"ipc": f"ipc://{self.folder}/control.sock", "tcp": f"tcp://127.0.0.1:{self.tcp}"}
         if self.ca:
             found["tls"] = f"tls+tcp://127.0.0.1:{self.tls}"
+        if self.ws:
+            found["ws"] = f"ws://127.0.0.1:{self.ws}/control"
         return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import foreign_client as foreign
 import harness
+import plain_client
 
 onnx_pb2, = foreign.load_messages("onnx")
 
@@ -44,6 +45,17 @@ def scores_are_those_of_the_model(daemon, address):
         assert worst < client.description.promised_error, f"{got} instead of {expected}"
 
 
+def scores_are_those_of_the_model_to_a_client_of_the_specification_alone(daemon, address):
+    client = plain_client.Client(address, daemon.token)
+    client.fetch("breast-cancer")
+    client.register()
+    row = read_rows([column["name"] for column in client.model["columns"]], 1)
+    got, expected = client.infer(list(row[0])), clear_scores(row)[0]
+    worst = np.abs(np.array(got) - expected).max()
+    print(f"  scores {got}, in the clear {expected}, difference {worst:.1e}")
+    assert worst < 2.25 * client.model["promised_error"], f"{got} instead of {expected}"  # and rounded, to steps of at most 5/2 of it
+
+
 def a_table_with_text_scores_as_scikit_learn_does(daemon):
     client = foreign.Client(daemon.addresses()["ipc"], daemon.token)
     client.fetch("credit-pipeline")
@@ -76,9 +88,12 @@ def main():
     tests = harness.Tests()
     with tempfile.TemporaryDirectory() as folder:
         models = {name: harness.compile_model(name, folder) for name in ("breast-cancer", "credit-pipeline")}
-        daemon = harness.Daemon(models, tls=True).wait_ready()
-        for transport, address in daemon.addresses().items():
-            tests.run(scores_are_those_of_the_model, daemon, address, label=transport)
+        daemon = harness.Daemon(models, tls=True, ws=True).wait_ready()
+        addresses = daemon.addresses()
+        for transport in ("ipc", "tcp", "tls"):
+            tests.run(scores_are_those_of_the_model, daemon, addresses[transport], label=transport)
+        for transport in ("ipc", "tcp", "ws"):
+            tests.run(scores_are_those_of_the_model_to_a_client_of_the_specification_alone, daemon, addresses[transport], label=transport)
         tests.run(a_table_with_text_scores_as_scikit_learn_does, daemon)
         tests.run(what_the_other_tenant_registered_is_unknown, daemon)
 

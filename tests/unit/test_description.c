@@ -117,8 +117,8 @@ LIE(column_without_name) {
     d->columns[2]->name = NULL;
 }
 LIE(column_turns_text_around) {
-    d->columns[2]->name = (char *)(uintptr_t) "a\xe2\x80\xae"
-                                              "b";
+    static char name[] = {'a', (char)0xe2, (char)0x80, (char)0xae, 'b', 0}; /* U+202E */
+    d->columns[2]->name = name;
 }
 LIE(column_is_no_utf8) {
     d->columns[2]->name = (char *)(uintptr_t) "gr\xf6\xdf"
