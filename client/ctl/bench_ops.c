@@ -360,7 +360,7 @@ typedef struct ops {
 } ops;
 
 static ckks_status run_row(ops *o, const bench_row *row, ckks_error *err) {
-    bench_figure figures[BENCH_WAYS_MAX];
+    bench_figure figures[BENCH_WAYS_MAX] = {0};
     bench_run *first = o->runs;
     const bool is_json = first->options->common->json, is_alone = o->count == 1;
     const bench_figure *eager = is_alone && !row->once ? &figures[1] : NULL;
