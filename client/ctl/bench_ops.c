@@ -276,9 +276,21 @@ static void print_json(bench_run *r, const bench_figure *graph, const bench_figu
 
 /* ---- one parameter set ---- */
 
+/* is one of the texts of `wanted`, with | between, in the name? */
+static bool is_named(const char *name, const char *wanted) {
+    char text[128];
+    for (const char *at = wanted;; at++) {
+        const size_t length = strcspn(at, "|");
+        snprintf(text, sizeof text, "%.*s", (int)(length < sizeof text ? length : sizeof text), at);
+        if (length < sizeof text && strstr(name, text)) return true;
+        at += length;
+        if (!*at) return false;
+    }
+}
+
 static bool is_row_wanted(const bench_options *o, const bench_set *set, const bench_row *row) {
     if (row->is_for && !row->is_for(set)) return false;
-    return !o->row || strstr(row->name, o->row) != NULL;
+    return !o->row || is_named(row->name, o->row);
 }
 
 const bench_set *bench_set_find(const char *part) {
@@ -402,7 +414,7 @@ static bool is_wanted(const bench_options *o, const bench_set *s) {
     bool has_row = false;
     for (size_t t = 0; t < ROW_TABLES; t++)
         for (const bench_row *row = row_tables[t]; row->name; row++) has_row |= is_row_wanted(o, s, row);
-    return has_row && (o->set ? strstr(s->name, o->set) != NULL : o->all_sets || !s->is_large);
+    return has_row && (o->set ? is_named(s->name, o->set) : o->all_sets || !s->is_large);
 }
 
 static void print_head(const ops *o, json_writer *j) {

@@ -36,10 +36,13 @@ static const struct argp_option options[] = {
     {"seconds", OPTION_SECONDS, "S", 0,
      "ops: time for each operation (default 0.3); serve, load: for each number of slots (default 5)", 0},
     {"set", OPTION_SET, "TEXT", 0,
-     "ops: only parameter sets with this in their name; program, serve: one operation (--row) of that set",
+     "ops: only parameter sets with this in their name (several: with | between); program, serve: one "
+     "operation (--row) of that set",
      0},
     {"row", OPTION_ROW, "TEXT", 0,
-     "ops: only operations with this in their name; program, serve: rotate or square", 0},
+     "ops: only operations with this in their name (several: with | between); program, serve: rotate or "
+     "square",
+     0},
     {"all", OPTION_ALL, 0, 0, "ops: large parameter sets too (gigabytes of keys)", 0},
     {"compare", OPTION_COMPARE, "FILE", 0,
      "ops: an earlier --json output; exit code 8 if an operation is clearly slower", 0},

@@ -122,7 +122,8 @@ ckks_status device_cpu_open(backend_device *out, const device_config *config, ck
         free(dev);
         return rc;
     }
-    dev->threads = config->threads ? config->threads : cores_allowed();
+    dev->cores = cores_allowed();
+    dev->threads = config->threads ? config->threads : dev->cores;
     const uint64_t installed = (uint64_t)pages * (uint64_t)page_bytes;
     const uint64_t limit = memory_limit_of_groups("/proc/self/cgroup", "/sys/fs/cgroup");
     *out = (backend_device){

@@ -6,6 +6,10 @@
  * completes it and the queue entries that wait for it: a later record of the same event cannot satisfy an
  * earlier wait.
  *
+ * Streams share the cores: while several are at work, each launches on no more threads than the cores that
+ * the process may use, divided among those streams, at least one. More threads than cores would take turns,
+ * and wait for each other.
+ *
  * Errors are sticky per stream; work after one is skipped, records complete and carry the error to the
  * streams and hosts that wait for them, until the stream that failed has been recovered (cpu_health counts
  * recoveries).
@@ -21,7 +25,8 @@
 
 typedef struct cpu_device {
     cpu_isa isa;
-    uint32_t threads;
+    uint32_t threads, cores;           /* of each stream's team; that the process may use */
+    _Atomic uint32_t busy_streams;     /* at work at the moment */
     _Atomic uint64_t adversarial_seed; /* 0 = recorded order */
     _Atomic uint64_t adversarial_replays;
 } cpu_device;
@@ -41,8 +46,9 @@ typedef struct cpu_graph {
     uint32_t pending; /* replays enqueued and not finished */
 } cpu_graph;
 
-/* cpu_operation_run does one piece of work on the calling thread. */
-void cpu_operation_run(const device_operation *operation, cpu_kernel kernel);
+/* cpu_operation_run does one piece of work on the calling thread, and on its team as far as there are cores.
+ */
+void cpu_operation_run(const cpu_device *dev, const device_operation *operation, cpu_kernel kernel);
 
 /* ---- stream_cpu.c ---- */
 

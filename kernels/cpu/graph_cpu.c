@@ -85,7 +85,7 @@ void cpu_graph_finished(cpu_graph *graph) {
 void cpu_graph_run(const cpu_graph *graph, const uint32_t *order) {
     for (uint32_t i = 0; i < graph->count; i++) {
         const uint32_t node = order ? order[i] : i;
-        cpu_operation_run(&graph->operations[node], graph->kernels[node]);
+        cpu_operation_run(graph->dev, &graph->operations[node], graph->kernels[node]);
     }
 }
 

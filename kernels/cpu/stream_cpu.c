@@ -61,6 +61,10 @@ typedef struct cpu_stream {
     cpu_health *health;
 } cpu_stream;
 
+static bool is_kind_work(entry_kind kind) {
+    return kind == ENTRY_WORK || kind == ENTRY_REPLAY;
+}
+
 /* ---- initialisers that can be made to fail ---- */
 
 #ifdef CKKS_FAULT_INJECTION
@@ -143,7 +147,14 @@ static void record_complete(cpu_record *r, const ckks_error *error) {
 
 /* ---- the stream's thread ---- */
 
-void cpu_operation_run(const device_operation *operation, cpu_kernel kernel) {
+/* threads for one of so many streams; alone it has what it was given */
+static uint32_t threads_for(const cpu_device *dev, uint32_t streams) {
+    const uint32_t share = dev->cores / (streams > 0 ? streams : 1);
+    return streams < 2 || share > dev->threads ? dev->threads : share > 0 ? share : 1;
+}
+
+void cpu_operation_run(const cpu_device *dev, const device_operation *operation, cpu_kernel kernel) {
+    team_fit(threads_for(dev, atomic_load_explicit(&dev->busy_streams, memory_order_relaxed)));
     switch (operation->kind) {
     case GRAPH_NODE_KERNEL:
         kernel(operation->arguments);
@@ -158,11 +169,12 @@ void cpu_operation_run(const device_operation *operation, cpu_kernel kernel) {
 }
 
 /* error: the stream's, as it stands before the entry; may be filled */
-static void entry_run(queue_entry *entry, ckks_error *error) {
-    const bool is_healthy = error->code == CKKS_OK;
+static void entry_run(cpu_device *dev, queue_entry *entry, ckks_error *error) {
+    const bool is_healthy = error->code == CKKS_OK, is_work = is_kind_work(entry->kind);
+    if (is_work) atomic_fetch_add_explicit(&dev->busy_streams, 1, memory_order_relaxed);
     switch (entry->kind) {
     case ENTRY_WORK:
-        if (is_healthy) cpu_operation_run(&entry->operation, entry->kernel);
+        if (is_healthy) cpu_operation_run(dev, &entry->operation, entry->kernel);
         break;
     case ENTRY_REPLAY:
         if (is_healthy) cpu_graph_run(entry->graph, entry->order);
@@ -180,6 +192,7 @@ static void entry_run(queue_entry *entry, ckks_error *error) {
         if (is_healthy) *error = entry->error;
         break;
     }
+    if (is_work) atomic_fetch_sub_explicit(&dev->busy_streams, 1, memory_order_relaxed);
 }
 
 static void entry_destroy(queue_entry *entry) {
@@ -200,7 +213,7 @@ static void *stream_main(void *argument) {
         if (!s->first) s->last = &s->first;
         ckks_error error = s->error;
         pthread_mutex_unlock(&s->lock);
-        entry_run(entry, &error);
+        entry_run(s->dev, entry, &error);
         entry_destroy(entry);
         pthread_mutex_lock(&s->lock);
         s->error = error;
@@ -275,7 +288,9 @@ static void enqueue(cpu_stream *s, queue_entry *entry) {
     s->enqueued++;
     pthread_cond_signal(&s->has_work);
     pthread_mutex_unlock(&s->lock);
-    if (kind == ENTRY_WORK || kind == ENTRY_REPLAY) team_rouse(s->members); /* while the stream wakes up */
+    const uint32_t busy = atomic_load_explicit(&s->dev->busy_streams, memory_order_relaxed);
+    if (is_kind_work(kind) && threads_for(s->dev, busy + 1) > 1)
+        team_rouse(s->members); /* while the stream wakes up */
 }
 
 ckks_status cpu_stream_run(void *stream, const device_operation *operation, ckks_error *err) {

@@ -4,8 +4,8 @@
  *
  * Limb by limb: the digits of one limb are converted, transformed and multiplied by the key in a buffer that
  * the thread's next limb uses again, so that digits as a whole never reach memory, and the division by P
- * follows at once. Limbs that would leave threads of a team without one are cut up by digits, blocks and
- * outs.
+ * follows at once. A limb's digits, parts of its products and components are pieces that threads without a
+ * limb take part in (team_share).
  */
 typedef struct switch_shape {
     product_shape product;
@@ -85,22 +85,46 @@ static void product_of_digits(uint64_t *out0, uint64_t *out1, const switch_shape
     for (uint32_t d = 0; d < product->count; d++) product->digit[d] = digit_at(s, digits, entry, d, limb);
     run_product(out0, out1, product, &s->product);
 }
-/* the same; digits: room for those of one limb, which are made first */
-static void switch_limb(uint64_t *out0, uint64_t *out1, const switch_shape *s, uint64_t *digits,
-                        limb_product *product, uint32_t entry, uint32_t limb, uint32_t key) {
-    for (uint32_t d = 0; d < s->product.digits; d++) fill_digit(digits, s, entry, d, limb);
-    product_of_digits(out0, out1, s, digits, product, entry, limb, key);
+
+/* the digits of one limb of one entry, as pieces */
+typedef struct digits_fill {
+    const switch_shape *shape;
+    uint64_t *digits; /* room for them */
+    uint32_t entry, limb;
+} digits_fill;
+static void digit_piece(const void *context, uint32_t digit) {
+    const digits_fill *f = context;
+    fill_digit(f->digits, f->shape, f->entry, digit, f->limb);
+}
+static void fill_digits(uint64_t *digits, const switch_shape *s, uint32_t entry, uint32_t limb) {
+    const digits_fill fill = {s, digits, entry, limb};
+    team_share(s->product.digits, digit_piece, &fill);
 }
 
-/* SWITCH_PRODUCT. A task is one limb of one out, and each thread has room for the digits of one; those that
- * are left when every thread has had as many (the rest) are cut up: their digits, each with a place of its
- * own behind the threads', then parts of their products. */
+/* pieces of a product that a team of this width shares */
+static uint32_t product_parts(const switch_shape *s, uint32_t width) {
+    const uint32_t blocks = s->product.n / PERMUTE_BLOCK, parts = width == 1 ? 1 : width < 5 ? 4 : 8;
+    return parts < blocks ? parts : blocks;
+}
+
+/* Places are a thread's, which its next task finds in the cache; a team wider than tasks has one per task. */
+static uint32_t task_place(uint32_t width, uint32_t tasks, uint32_t task) {
+    return width <= tasks ? team_member() : task;
+}
+
+/* SWITCH_PRODUCT. A task is one limb of one out. */
 typedef struct limb_launch {
     const kernel_switch_product_args *args;
     const switch_shape *shape;
     uint32_t outs, entries;       /* entries that are added to one out */
-    uint32_t width, whole, parts; /* threads; tasks before the rest; of the products of the rest */
+    uint32_t width, tasks, parts; /* threads; limbs of outs; of their products */
 } limb_launch;
+
+typedef struct limb_job {
+    const limb_launch *launch;
+    const uint64_t *digits;
+    uint32_t task, entry; /* entry: of those that are added */
+} limb_job;
 
 static void source_task(const void *context, uint32_t task) {
     const switch_shape *s = context;
@@ -119,42 +143,28 @@ static uint64_t *digits_place(const switch_shape *s, uint32_t place) {
     return s->digits + (size_t)place * s->product.digits * s->product.n;
 }
 
+static void limb_product_piece(const void *context, uint32_t part) {
+    const limb_job *job = context;
+    const limb_launch *launch = job->launch;
+    const switch_shape *s = launch->shape;
+    const uint32_t b = job->task % launch->outs + job->entry;
+    const key_product_item *item = limb_item(launch, b);
+    uint64_t *out = limb_out(launch, job->task);
+    limb_product product = {.galois_element = item->galois_element,
+                            .part = part,
+                            .parts = launch->parts,
+                            .is_added = job->entry > 0};
+    product_of_digits(out, out + (size_t)s->limbs * s->product.n, s, job->digits, &product, b,
+                      job->task / launch->outs, item->key);
+}
 static void limb_task(const void *context, uint32_t task) {
     const limb_launch *launch = context;
     const switch_shape *s = launch->shape;
-    const uint32_t t = task % launch->outs, limb = task / launch->outs;
-    uint64_t *out = limb_out(launch, task), *digits = digits_place(s, team_member());
-    limb_product product = {0};
-    for (uint32_t b = t; b < t + launch->entries; b++, product.is_added = true) {
-        const key_product_item *item = limb_item(launch, b);
-        product.galois_element = item->galois_element;
-        switch_limb(out, out + (size_t)s->limbs * s->product.n, s, digits, &product, b, limb, item->key);
-    }
-}
-
-static uint64_t *rest_digits(const limb_launch *launch, uint32_t rest, uint32_t entry) {
-    return digits_place(launch->shape, launch->width + rest * launch->entries + entry);
-}
-static void rest_digit_task(const void *context, uint32_t index) {
-    const limb_launch *launch = context;
-    const uint32_t digits = launch->shape->product.digits, digit = index % digits;
-    const uint32_t entry = index / digits % launch->entries, rest = index / digits / launch->entries;
-    const uint32_t task = launch->whole + rest;
-    fill_digit(rest_digits(launch, rest, entry), launch->shape, task % launch->outs + entry, digit,
-               task / launch->outs);
-}
-static void rest_product_task(const void *context, uint32_t index) {
-    const limb_launch *launch = context;
-    const switch_shape *s = launch->shape;
-    const uint32_t rest = index / launch->parts, task = launch->whole + rest;
-    uint64_t *out = limb_out(launch, task);
-    limb_product product = {.part = index % launch->parts, .parts = launch->parts};
-    for (uint32_t e = 0; e < launch->entries; e++, product.is_added = true) {
-        const uint32_t b = task % launch->outs + e;
-        const key_product_item *item = limb_item(launch, b);
-        product.galois_element = item->galois_element;
-        product_of_digits(out, out + (size_t)s->limbs * s->product.n, s, rest_digits(launch, rest, e),
-                          &product, b, task / launch->outs, item->key);
+    uint64_t *digits = digits_place(s, task_place(launch->width, launch->tasks, task));
+    for (uint32_t e = 0; e < launch->entries; e++) {
+        const limb_job job = {launch, digits, task, e};
+        fill_digits(digits, s, task % launch->outs + e, task / launch->outs);
+        team_share(launch->parts, limb_product_piece, &job);
     }
 }
 
@@ -167,38 +177,32 @@ void ISA(cpu_switch_product)(const void *arguments) {
     const kernel_switch_product_args *args = arguments;
     const switch_shape shape = switch_shape_of(args->tables, &args->a, args->a_batch_stride,
                                                args->batch_count, args->keys, args->key_count, args->scratch);
-    const uint32_t n = shape.product.n, blocks = n / PERMUTE_BLOCK;
-    const bool is_team = !is_alone((size_t)args->batch_count * shape.limbs * n);
+    const bool is_team = !is_alone((size_t)args->batch_count * shape.limbs * shape.product.n);
     limb_launch launch = {.args = args,
                           .shape = &shape,
                           .outs = args->is_sum ? 1 : args->batch_count,
                           .entries = args->is_sum ? args->batch_count : 1,
                           .width = is_team ? team_width() : 1};
-    const uint32_t tasks = launch.outs * shape.limbs;
-    launch.whole = tasks / launch.width * launch.width;
-    launch.parts = launch.width < blocks ? launch.width : blocks;
-    const uint32_t rest = tasks - launch.whole;
-    if (launch.whole == 0) launch.width = 0; /* no thread needs a place: there may be more than places */
+    launch.tasks = launch.outs * shape.limbs;
+    launch.parts = product_parts(&shape, launch.width);
     team_each(args->batch_count * shape.product.q_limbs, is_team, source_task, &shape);
-    team_each(launch.whole, is_team, limb_task, &launch);
-    team_each(rest * launch.entries * shape.product.digits, is_team, rest_digit_task, &launch);
-    team_each(rest * launch.parts, is_team, rest_product_task, &launch);
+    team_each_shared(launch.tasks, is_team, limb_task, &launch);
 }
 
 /* ---- and the division by P ---- */
 
 /* A KEY_SWITCH. First the limbs that it divides by (those of P, and the dropped one), whose residues every
- * other limb needs, then the others: their products never pass through memory either. Places of threads and
- * of the rest as in SWITCH_PRODUCT. A task is one limb of one entry. */
+ * other limb needs, then the others: their products never pass through memory either. A task is one limb of
+ * one entry. */
 typedef struct whole_switch {
     const kernel_key_switch_args *args;
     const switch_shape *shape;
     const base_conversion *down;
-    uint64_t *product;      /* [place][2][N] */
-    uint64_t *residue;      /* [entry][2][source of `down`][N] */
-    uint32_t width, parts;  /* threads; of the products of the rest */
-    bool is_divisor;        /* of the launch at hand: which limbs */
-    uint32_t whole, places; /* tasks before the rest; of threads */
+    uint64_t *product;     /* [place][2][N] */
+    uint64_t *residue;     /* [entry][2][source of `down`][N] */
+    uint32_t width, parts; /* threads; of a product */
+    bool is_divisor;       /* of the launch at hand: which limbs */
+    uint32_t tasks;        /* of it */
 } whole_switch;
 
 /* the limb at hand: `index` among its kind */
@@ -248,47 +252,37 @@ static void whole_leave(const whole_switch *w, const whole_at *at, uint32_t c, c
                  (const source_word *)(const void *)residue, w->down, context, at->limb, &store);
 }
 
+typedef struct whole_job {
+    const whole_switch *w;
+    whole_at at;
+    uint64_t *digits, *product;
+} whole_job;
+
+static void whole_product_piece(const void *context, uint32_t part) {
+    const whole_job *job = context;
+    const whole_switch *w = job->w;
+    limb_product p = whole_product(w, &job->at);
+    p.part = part, p.parts = w->parts;
+    product_of_digits(job->product, job->product + w->shape->product.n, w->shape, job->digits, &p,
+                      job->at.entry, job->at.limb, w->args->key);
+}
+static void whole_leave_piece(const void *context, uint32_t component) {
+    const whole_job *job = context;
+    whole_leave(job->w, &job->at, component, job->product);
+}
 static void whole_task(const void *context, uint32_t task) {
     const whole_switch *w = context;
-    const whole_at at = whole_task_at(w, task);
-    uint64_t *product = product_place(w, team_member());
-    limb_product p = whole_product(w, &at);
-    switch_limb(product, product + w->shape->product.n, w->shape, digits_place(w->shape, team_member()), &p,
-                at.entry, at.limb, w->args->key);
-    for (uint32_t c = 0; c < 2; c++) whole_leave(w, &at, c, product);
-}
-
-static void whole_digit_task(const void *context, uint32_t index) {
-    const whole_switch *w = context;
-    const uint32_t digits = w->shape->product.digits, rest = index / digits;
-    const whole_at at = whole_task_at(w, w->whole + rest);
-    fill_digit(digits_place(w->shape, w->places + rest), w->shape, at.entry, index % digits, at.limb);
-}
-static void whole_product_task(const void *context, uint32_t index) {
-    const whole_switch *w = context;
-    const uint32_t rest = index / w->parts;
-    const whole_at at = whole_task_at(w, w->whole + rest);
-    uint64_t *product = product_place(w, w->places + rest);
-    limb_product p = whole_product(w, &at);
-    p.part = index % w->parts, p.parts = w->parts;
-    product_of_digits(product, product + w->shape->product.n, w->shape,
-                      digits_place(w->shape, w->places + rest), &p, at.entry, at.limb, w->args->key);
-}
-static void whole_leave_task(const void *context, uint32_t index) {
-    const whole_switch *w = context;
-    const whole_at at = whole_task_at(w, w->whole + index / 2);
-    whole_leave(w, &at, index % 2, product_place(w, w->places + index / 2));
+    const uint32_t place = task_place(w->width, w->tasks, task);
+    const whole_job job = {w, whole_task_at(w, task), digits_place(w->shape, place), product_place(w, place)};
+    fill_digits(job.digits, w->shape, job.at.entry, job.at.limb);
+    team_share(w->parts, whole_product_piece, &job);
+    team_share(2, whole_leave_piece, &job);
 }
 
 static void whole_limbs(whole_switch *w, bool is_divisor, uint32_t count, bool is_team) {
-    const uint32_t tasks = count * w->args->batch_count, rest = tasks % w->width;
     w->is_divisor = is_divisor;
-    w->whole = tasks - rest;
-    w->places = w->whole > 0 ? w->width : 0;
-    team_each(w->whole, is_team, whole_task, w);
-    team_each(rest * w->shape->product.digits, is_team, whole_digit_task, w);
-    team_each(rest * w->parts, is_team, whole_product_task, w);
-    team_each(rest * 2, is_team, whole_leave_task, w);
+    w->tasks = count * w->args->batch_count;
+    team_each_shared(w->tasks, is_team, whole_task, w);
 }
 
 void ISA(cpu_key_switch)(const void *arguments) {
@@ -296,7 +290,7 @@ void ISA(cpu_key_switch)(const void *arguments) {
     const switch_shape shape = switch_shape_of(args->tables, &args->a, args->a_batch_stride,
                                                args->batch_count, args->keys, args->key_count, args->scratch);
     const ckks_context *context = shape.product.context;
-    const uint32_t n = shape.product.n, q_limbs = shape.product.q_limbs, blocks = n / PERMUTE_BLOCK;
+    const uint32_t n = shape.product.n, q_limbs = shape.product.q_limbs;
     const bool is_team = !is_alone((size_t)args->batch_count * shape.limbs * n);
     whole_switch w = {
         .args = args,
@@ -307,7 +301,7 @@ void ISA(cpu_key_switch)(const void *arguments) {
         .width = is_team ? team_width() : 1,
     };
     w.residue = w.product + (size_t)2 * args->batch_count * shape.limbs * n;
-    w.parts = w.width < blocks ? w.width : blocks;
+    w.parts = product_parts(&shape, w.width);
     team_each(args->batch_count * q_limbs, is_team, source_task, &shape);
     whole_limbs(&w, true, w.down->source_count, is_team);
     whole_limbs(&w, false, q_limbs - (args->with_rescale ? 1 : 0), is_team);
@@ -319,23 +313,31 @@ typedef struct hoisted_shape {
     const kernel_hoisted_switch_args *args;
     const switch_shape *shape;
     const base_conversion *down;
-    uint64_t *product; /* [slot][2][N] */
-    uint64_t *residue; /* [out][2][prime of P][N] */
-    uint32_t width;    /* threads */
-    uint32_t first;    /* limb of the launch at hand */
+    uint64_t *product;     /* [place][2][N] */
+    uint64_t *residue;     /* [out][2][prime of P][N] */
+    uint32_t width, parts; /* threads; of a product */
+    uint32_t first, count; /* limbs of the launch at hand */
 } hoisted_shape;
+
+typedef struct hoisted_job {
+    const hoisted_shape *h;
+    uint64_t *digits, *product; /* product: of the only out */
+    uint32_t limb;
+} hoisted_job;
 
 static uint64_t *hoisted_residue(const hoisted_shape *h, uint32_t out, uint32_t component) {
     return h->residue + ((size_t)out * 2 + component) * h->shape->product.p_limbs * h->shape->product.n;
 }
 
-/* one limb of the sum of an out's products, to product [2][N] */
+/* one part of one limb of the sum of an out's products, to product [2][N] */
 static void hoisted_product(uint64_t *product, const hoisted_shape *h, const uint64_t *digits, uint32_t out,
-                            uint32_t limb) {
+                            uint32_t limb, uint32_t part, uint32_t parts) {
     const kernel_hoisted_switch_args *args = h->args;
     const switch_shape *s = h->shape;
     const kernel_basis basis = {0, s->product.q_limbs, s->product.p_limbs};
-    limb_product p = {.prime = basis_prime(basis, limb, context_params(s->product.context)->q_count)};
+    limb_product p = {.prime = basis_prime(basis, limb, context_params(s->product.context)->q_count),
+                      .part = part,
+                      .parts = parts};
     if (args->add.words && limb < s->product.q_limbs) p.add[0] = poly_limb(&args->add, 0, limb, s->product.n);
     for (uint32_t i = 0; i < args->item_count; i++) {
         if (args->items[i].out_index != out) continue;
@@ -348,61 +350,62 @@ static void hoisted_product(uint64_t *product, const hoisted_shape *h, const uin
     }
 }
 
-/* of a prime of P: the residues that every other limb needs; of the others: the product, divided */
-static void hoisted_out(const hoisted_shape *h, const uint64_t *digits, uint32_t out, uint32_t limb) {
+/* Component c of a product: of a prime of P, the residues that every other limb needs; of the others,
+ * divided.
+ */
+static void hoisted_leave(const hoisted_shape *h, uint32_t out, uint32_t c, uint32_t limb,
+                          const uint64_t *product) {
     const kernel_hoisted_switch_args *args = h->args;
     const switch_shape *s = h->shape;
     const size_t n = s->product.n;
-    /* a place of the thread, which its next task finds in the cache; a team wider than places has one per
-     * task
-     */
-    const uint32_t place =
-        h->width <= args->out_count * s->limbs ? team_member() : limb * args->out_count + out;
-    uint64_t *product = h->product + 2 * place * n;
-    hoisted_product(product, h, digits, out, limb);
-    for (uint32_t c = 0; c < 2; c++) {
-        uint64_t *residue = hoisted_residue(h, out, c);
-        if (limb >= s->product.q_limbs) {
-            const uint32_t i = limb - s->product.q_limbs;
-            source_limb((source_word *)(void *)(residue + i * n), product + c * n, h->down, i,
-                        s->product.context);
-            continue;
-        }
-        const forward_store store = {.minuend = product + c * n, .factor = h->down->product_inverse[limb]};
-        convert_limb(poly_limb(&args->out, c, limb, (uint32_t)n) + (size_t)out * args->out_batch_stride * n,
-                     (const source_word *)(const void *)residue, h->down, s->product.context, limb, &store);
+    uint64_t *residue = hoisted_residue(h, out, c);
+    if (limb >= s->product.q_limbs) {
+        const uint32_t i = limb - s->product.q_limbs;
+        source_limb((source_word *)(void *)(residue + i * n), product + c * n, h->down, i,
+                    s->product.context);
+        return;
     }
+    const forward_store store = {.minuend = product + c * n, .factor = h->down->product_inverse[limb]};
+    convert_limb(poly_limb(&args->out, c, limb, (uint32_t)n) + (size_t)out * args->out_batch_stride * n,
+                 (const source_word *)(const void *)residue, h->down, s->product.context, limb, &store);
+}
+
+static uint64_t *hoisted_place(const hoisted_shape *h, uint32_t out, uint32_t limb) {
+    const uint32_t outs = h->args->out_count, tasks = outs * h->shape->limbs;
+    return h->product + 2 * (size_t)task_place(h->width, tasks, limb * outs + out) * h->shape->product.n;
+}
+static void hoisted_out_piece(const void *context, uint32_t out) {
+    const hoisted_job *job = context;
+    uint64_t *product = hoisted_place(job->h, out, job->limb);
+    hoisted_product(product, job->h, job->digits, out, job->limb, 0, 1);
+    for (uint32_t c = 0; c < 2; c++) hoisted_leave(job->h, out, c, job->limb, product);
+}
+static void hoisted_product_piece(const void *context, uint32_t part) {
+    const hoisted_job *job = context;
+    hoisted_product(job->product, job->h, job->digits, 0, job->limb, part, job->h->parts);
+}
+static void hoisted_leave_piece(const void *context, uint32_t component) {
+    const hoisted_job *job = context;
+    hoisted_leave(job->h, 0, component, job->limb, job->product);
 }
 
 static void hoisted_limb_task(const void *context, uint32_t task) {
     const hoisted_shape *h = context;
-    const uint32_t limb = h->first + task;
-    uint64_t *digits = digits_place(h->shape, team_member());
-    for (uint32_t d = 0; d < h->shape->product.digits; d++) fill_digit(digits, h->shape, 0, d, limb);
-    for (uint32_t out = 0; out < h->args->out_count; out++) hoisted_out(h, digits, out, limb);
-}
-static void hoisted_digit_task(const void *context, uint32_t task) {
-    const hoisted_shape *h = context;
-    const uint32_t digits = h->shape->product.digits, limb = h->first + task / digits;
-    fill_digit(digits_place(h->shape, limb), h->shape, 0, task % digits, limb);
-}
-static void hoisted_out_task(const void *context, uint32_t task) {
-    const hoisted_shape *h = context;
-    const uint32_t outs = h->args->out_count, limb = h->first + task / outs;
-    hoisted_out(h, digits_place(h->shape, limb), task % outs, limb);
+    const uint32_t limb = h->first + task, place = h->width <= h->count ? team_member() : limb;
+    const hoisted_job job = {h, digits_place(h->shape, place), hoisted_place(h, 0, limb), limb};
+    fill_digits(job.digits, h->shape, 0, limb);
+    if (h->args->out_count > 1) {
+        team_share(h->args->out_count, hoisted_out_piece, &job);
+        return;
+    }
+    team_share(h->parts, hoisted_product_piece, &job);
+    team_share(2, hoisted_leave_piece, &job);
 }
 
-/* Limbs first .. first + count - 1, a task each, its digits in a place of the thread's; those that are left
- * when every thread has had as many are cut up, by digits and by outs, and have their own places: no
- * thread's, since there is none, or there are as many limbs before them as threads. */
 static void hoisted_limbs(hoisted_shape *h, uint32_t first, uint32_t count, bool is_team) {
-    const uint32_t whole = count / h->width * h->width, rest = count - whole;
-    h->first = first + whole;
-    team_each(rest * h->shape->product.digits, is_team, hoisted_digit_task, h);
     h->first = first;
-    team_each(whole, is_team, hoisted_limb_task, h);
-    h->first = first + whole;
-    team_each(rest * h->args->out_count, is_team, hoisted_out_task, h);
+    h->count = count;
+    team_each_shared(count, is_team, hoisted_limb_task, h);
 }
 
 void ISA(cpu_hoisted_switch)(const void *arguments) {
@@ -421,6 +424,7 @@ void ISA(cpu_hoisted_switch)(const void *arguments) {
     const bool is_team = !is_alone((size_t)outs * shape.limbs * n);
     h.residue = h.product + 2 * (size_t)outs * shape.limbs * n;
     h.width = is_team ? team_width() : 1;
+    h.parts = product_parts(&shape, h.width);
     team_each(q_limbs, is_team, source_task, &shape);
     hoisted_limbs(&h, q_limbs, p_limbs, is_team); /* their residues are what the others divide by */
     hoisted_limbs(&h, 0, q_limbs, is_team);

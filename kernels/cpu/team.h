@@ -9,7 +9,8 @@
  *
  * How threads wait: for some microseconds they look, then they sleep (a futex). Launches of a replay follow
  * each other faster than that, so members are awake for a whole replay; where others want the cores, a thread
- * that sleeps gets one sooner when it is woken than one that has used up its share by looking.
+ * that sleeps gets one sooner when it is woken than one that has used up its share by looking. A member that
+ * wakes up on its owner's core moves to another one that it may use: there the two would only take turns.
  *
  * Tasks may be nested (a task that hands out tasks runs them itself). A team is not carried over a fork: the
  * child has none of its threads, nor its stream's.
@@ -47,6 +48,9 @@ team *team_enter(team *t);
  */
 void team_rouse(team *t);
 
+/* team_fit: launches of the calling thread's team run on at most `width` threads (at least 1) from now on.
+ * Between launches; does nothing without a team. */
+void team_fit(uint32_t width);
 /* team_width: threads that a launch from here may run on; 1 without a team and inside a task. */
 uint32_t team_width(void);
 /* team_member: which of them runs this: 0 .. width - 1. The owner is 0. */
@@ -56,5 +60,14 @@ uint32_t team_member(void);
  * and in this order unless is_team, else on its team, in any order. What the caller wrote before is seen by
  * the tasks, and what they wrote by the caller. */
 void team_each(uint32_t count, bool is_team, team_task run, const void *context);
+/* team_each_shared: team_each for tasks that use team_share: threads that find no task, or no more, help
+ * those that are at one, even if there is only one. */
+void team_each_shared(uint32_t count, bool is_team, team_task run, const void *context);
+/* team_share, inside a task: runs pieces 0 .. count - 1, count below 2^26, on the calling thread and on those
+ * of its team that have nothing else to do just then, and returns when all are done. A piece may use what
+ * belongs to the thread that runs it (team_member): it is in no task of its own. What was written before is
+ * seen by the pieces, and what they wrote afterwards. Outside tasks, and inside pieces, on the calling thread
+ * alone. */
+void team_share(uint32_t count, team_task run, const void *context);
 
 #endif

@@ -163,6 +163,171 @@ static void a_task_that_hands_out_tasks_runs_them_itself(void **state) {
     free(n);
 }
 
+/* ---- pieces ---- */
+
+#define PIECES_MAX 40u
+
+typedef struct shared_job {
+    uint32_t seen[PIECES_MAX], member[PIECES_MAX], inner[PIECES_MAX];
+    uint32_t count, input, sum;
+    _Atomic uint32_t width_inside;
+} shared_job;
+
+static void inner_piece(const void *context, uint32_t piece) {
+    uint32_t *inner = (uint32_t *)(uintptr_t)context;
+    assert_int_equal(piece, 0);
+    (*inner)++;
+}
+static void count_piece(const void *context, uint32_t piece) {
+    shared_job *j = (shared_job *)(uintptr_t)context;
+    const uint32_t member = team_member();
+    j->seen[piece] += j->input;
+    j->member[piece] = member;
+    atomic_store(&j->width_inside, team_width());
+    team_share(1, inner_piece, &j->inner[piece]); /* a piece has no pieces that others take */
+    team_each_shared(1, true, inner_piece, &j->inner[piece]);
+    assert_int_equal(team_member(), member);
+}
+static void share_task(const void *context, uint32_t task) {
+    shared_job *j = &((shared_job *)(uintptr_t)context)[task];
+    for (uint32_t round = 0; round < 3; round++) {
+        j->input = task + round + 1; /* what was written before is seen */
+        team_share(j->count, count_piece, j);
+        for (uint32_t i = 0; i < j->count; i++) j->sum += j->seen[i]; /* and what they wrote, afterwards */
+    }
+}
+
+static void every_piece_runs_once_for_all_counts_and_widths(void **state) {
+    (void)state;
+    static shared_job jobs[12];
+    uint32_t by_others = 0, pieces = 0;
+    for (uint32_t width = 1; width <= 7; width++) {
+        team *t = made(width);
+        (void)team_enter(t);
+        for (uint32_t launch = 0; launch < 120; launch++) {
+            const uint32_t tasks = 1 + launch % 12;
+            memset(jobs, 0, sizeof jobs);
+            for (uint32_t i = 0; i < tasks; i++) jobs[i].count = (launch + i * 7) % (PIECES_MAX + 1);
+            team_each_shared(tasks, true, share_task, jobs);
+            for (uint32_t i = 0; i < tasks; i++) {
+                const uint32_t a = i + 1, all = 3 * a + 3; /* a, a + 1, a + 2 */
+                assert_int_equal(jobs[i].sum, jobs[i].count * (a + (2 * a + 1) + all));
+                for (uint32_t k = 0; k < jobs[i].count; k++) {
+                    assert_int_equal(jobs[i].seen[k], all);
+                    assert_int_equal(jobs[i].inner[k], 6);
+                    assert_true(jobs[i].member[k] < width);
+                    by_others += jobs[i].member[k] != jobs[i].member[0];
+                }
+                if (jobs[i].count) assert_int_equal(jobs[i].width_inside, 1);
+                pieces += jobs[i].count;
+            }
+        }
+        (void)team_enter(NULL);
+        team_destroy(t);
+    }
+    print_message("  %u pieces, at least %u by threads that had no task\n", pieces, by_others);
+}
+
+static void meet_piece_task(const void *context, uint32_t task) {
+    (void)task;
+    team_share(4, meet_task, context);
+}
+
+/* four pieces that wait for each other end only on four threads */
+static void members_help_with_the_only_task_after_any_pause(void **state) {
+    (void)state;
+    static const uint32_t pauses_us[] = {0, 10, 300, 5000};
+    team *t = made(4);
+    (void)team_enter(t);
+    for (uint32_t round = 0; round < 40; round++) {
+        _Atomic uint32_t come = 0;
+        if (pauses_us[round % 4]) usleep(pauses_us[round % 4]);
+        team_each_shared(1, true, meet_piece_task, &come);
+        assert_int_equal(come, 4);
+    }
+    (void)team_enter(NULL);
+    team_destroy(t);
+}
+
+static void a_launch_keeps_to_the_threads_that_it_was_given(void **state) {
+    (void)state;
+    static shared_job jobs[12];
+    team *t = made(6);
+    team_fit(3); /* no team yet: nothing */
+    (void)team_enter(t);
+    for (uint32_t launch = 0; launch < 600; launch++) {
+        const uint32_t width = 1 + launch * 5 % 8; /* 7, 8: all there are */
+        job j = {.input = 1};
+        team_fit(width);
+        assert_int_equal(team_width(), width < 6 ? width : 6);
+        team_each(launch, true, count_task, &j);
+        check_counts(&j, launch, team_width());
+        memset(jobs, 0, sizeof jobs);
+        for (uint32_t i = 0; i < 4; i++) jobs[i].count = PIECES_MAX;
+        team_each_shared(4, true, share_task, jobs);
+        for (uint32_t i = 0; i < 4 * PIECES_MAX; i++)
+            assert_true(jobs[i / PIECES_MAX].member[i % PIECES_MAX] < team_width());
+    }
+    (void)team_enter(NULL);
+    team_destroy(t);
+}
+
+/* ---- cores ---- */
+
+typedef struct place {
+    cpu_set_t only; /* where the member is put */
+    _Atomic int at[2];
+    _Atomic uint32_t come;
+    bool is_placing;
+} place;
+
+static void place_task(const void *context, uint32_t task) {
+    place *p = (place *)(uintptr_t)context;
+    cpu_set_t before;
+    (void)task;
+    atomic_fetch_add(&p->come, 1);
+    while (atomic_load(&p->come) < 2) (void)sched_yield(); /* one task each */
+    if (p->is_placing && team_member() == 1) {
+        assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+        assert_int_equal(sched_setaffinity(0, sizeof p->only, &p->only), 0);
+        atomic_store(&p->at[1], sched_getcpu());
+        assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+        return;
+    }
+    atomic_store(&p->at[team_member()], sched_getcpu());
+}
+
+/* the owner may use one core; its member is put there, sleeps, and is woken */
+static void a_member_that_wakes_up_on_its_owners_core_moves(void **state) {
+    (void)state;
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    if (CPU_COUNT(&before) < 2) skip();
+    team *t = made(2); /* the member may use them all */
+    const int here = sched_getcpu();
+    CPU_ZERO(&one);
+    CPU_SET((size_t)here, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    (void)team_enter(t);
+    uint32_t apart = 0;
+    for (uint32_t round = 0; round < 20; round++) {
+        place p = {.only = one, .is_placing = true};
+        team_each(2, true, place_task, &p);
+        assert_int_equal(p.at[1], here);
+        usleep(20000); /* it has gone to sleep */
+        p.is_placing = false;
+        atomic_store(&p.come, 0);
+        team_each(2, true, place_task, &p);
+        assert_int_equal(p.at[0], here);
+        apart += p.at[1] != here;
+    }
+    print_message("  apart in %u of 20 launches\n", apart);
+    assert_true(apart > 0); /* the system may move it back before it looks where it is */
+    (void)team_enter(NULL);
+    team_destroy(t);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 typedef struct relay {
     uint64_t words[64];
 } relay;
@@ -288,6 +453,10 @@ int main(void) {
         cmocka_unit_test(tasks_run_in_order_on_the_caller_without_a_team_or_when_told),
         cmocka_unit_test(members_take_part_after_any_pause),
         cmocka_unit_test(a_task_that_hands_out_tasks_runs_them_itself),
+        cmocka_unit_test(every_piece_runs_once_for_all_counts_and_widths),
+        cmocka_unit_test(members_help_with_the_only_task_after_any_pause),
+        cmocka_unit_test(a_launch_keeps_to_the_threads_that_it_was_given),
+        cmocka_unit_test(a_member_that_wakes_up_on_its_owners_core_moves),
         cmocka_unit_test(launches_that_follow_each_other_see_what_was_written),
         cmocka_unit_test(teams_of_several_streams_do_not_disturb_each_other),
         cmocka_unit_test(a_team_can_go_at_any_time_between_launches),
