@@ -14,6 +14,7 @@
  * us at most. What is larger, on the pool before all else. */
 #define HASH_LATER_MAX (1u << 20)
 #define PART_BYTES     (32u << 10) /* of a reply, worth a way to the socket of its own */
+#define PIECE_WORDS    4096u       /* packed at a time; a power of two */
 #define ROOM_SPARE     64u         /* the times in a reply are longer or shorter */
 
 /* ---- the end: one way out ---- */
@@ -116,16 +117,22 @@ static void send_reply(inference *inf, size_t bytes) {
     inf->sent = local_send(&inf->ticket, inf->reply, bytes);
 }
 
-/* Component by component: a large reply is on its way while the rest of it is packed. */
+/* Piece by piece: a large reply is on its way while the rest of it is packed. A piece takes a multiple of
+ * 16 bytes, so that pieces make the stream that the whole limb would. */
 static void pack_output(inference *inf, uint8_t *to, const ckks_value *output) {
     const value_signature *sig = &output->signature;
     const ckks_params *params = &inf->model->package->params;
-    const uint64_t words = (uint64_t)sig->limb_count * (uint64_t)params_n(params);
-    const uint64_t bytes = packing_poly_bytes(params, sig->limb_count - 1, false, 1);
-    for (uint32_t c = 0; c < sig->batch_count * sig->component_count; c++) {
-        packing_pack(to + c * bytes, output->words + c * words, params, sig->limb_count - 1, false, 1);
-        const size_t there = (size_t)(to + (c + 1) * bytes - (uint8_t *)nng_msg_body(inf->reply));
-        if (there >= inf->sent + PART_BYTES) send_reply(inf, there);
+    const uint32_t n = params_n(params), piece = n < PIECE_WORDS ? n : PIECE_WORDS;
+    const uint32_t limbs = sig->batch_count * sig->component_count * sig->limb_count;
+    const uint8_t *const body = nng_msg_body(inf->reply);
+    const uint64_t *words = output->words;
+    for (uint32_t i = 0; i < limbs; i++) {
+        const uint64_t prime = params->prime[i % sig->limb_count];
+        for (uint32_t at = 0; at < n; at += piece) {
+            packing_pack_limb(to, words, piece, prime);
+            to += packing_limb_bytes(piece, prime), words += piece;
+            if ((size_t)(to - body) >= inf->sent + PART_BYTES) send_reply(inf, (size_t)(to - body));
+        }
     }
 }
 

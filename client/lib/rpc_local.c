@@ -313,16 +313,18 @@ static int borrow(rpc_pipe *p, uint64_t until_ns) {
 /* A message of `bytes`: parts[0] is what stands in front of it, of which the request id belongs to it. */
 static int send_request(rpc_pipe *p, struct iovec *parts, size_t count, uint64_t bytes, uint64_t until_ns) {
     uint8_t *const front = parts[0].iov_base, bell = LOCAL_MEMORY_BELL;
-    struct iovec head = {front, MESSAGE_PREFIX_BYTES}, end = {&bell, 1};
+    struct iovec ends[2] = {{front, MESSAGE_PREFIX_BYTES}, {&bell, 1}};
     int rc;
     if (!p->memory.head || bytes < LOCAL_MEMORY_MESSAGE_MIN || bytes > p->memory.bytes)
         return write_all(p, parts, count, until_ns);
     front[0] = LOCAL_MEMORY_TYPE;
     parts[0] = (struct iovec){front + MESSAGE_PREFIX_BYTES, PREFIX_BYTES - MESSAGE_PREFIX_BYTES};
     atomic_store_explicit(&p->memory.head->have, 0, memory_order_relaxed);
-    if ((rc = write_all(p, &head, 1, until_ns)) != 0) return rc;
+    /* where the server has a core of its own, it copies beside us; else it would only take ours */
+    const bool copies_beside = pause_ns() != 0;
+    if (copies_beside && (rc = write_all(p, &ends[0], 1, until_ns)) != 0) return rc;
     rpc_memory_put(&p->memory, parts, count);
-    return write_all(p, &end, 1, until_ns);
+    return copies_beside ? write_all(p, &ends[1], 1, until_ns) : write_all(p, ends, 2, until_ns);
 }
 
 int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec *parts, size_t count,
