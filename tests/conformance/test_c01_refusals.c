@@ -4,6 +4,8 @@
  */
 #include "tests/support/program_fixture.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -207,6 +209,112 @@ static void create_refuses_a_configuration_that_cannot_be_recorded(void **state)
     program_fixture_close(&f);
 }
 
+typedef void (*spoil)(value_signature *s);
+#define SPOIL(name, statement)                                                                               \
+    static void name(value_signature *s) {                                                                   \
+        statement;                                                                                           \
+    }
+SPOIL(no_kind, s->kind = 0)
+SPOIL(other_schema, s->schema_version++)
+SPOIL(other_parameters, s->parameter_id[0] ^= 1)
+SPOIL(no_component, s->component_count = 0)
+SPOIL(four_components, s->component_count = 4)
+SPOIL(no_batch, s->batch_count = 0)
+SPOIL(huge_batch, s->batch_count = 65537)
+SPOIL(no_limb, s->limb_count = 0)
+SPOIL(limbs_beyond_q, s->limb_count = FIXTURE_LEVEL + 2)
+SPOIL(no_domain, s->domain = 0)
+SPOIL(no_basis, s->basis = 3)
+SPOIL(scale_of_zero, s->scale = 0)
+SPOIL(scale_not_a_number, s->scale = NAN)
+SPOIL(scale_infinite, s->scale = INFINITY)
+SPOIL(fewer_bytes, s->bytes -= 8)
+SPOIL(more_bytes, s->bytes += 8)
+SPOIL(bytes_of_one_component, s->component_count = 1)
+SPOIL(bytes_without_p, s->basis = VALUE_BASIS_QP)
+SPOIL(other_alignment, s->alignment = 8)
+
+/* Recording freezes all of it: what is impossible is refused before there is a program. */
+static void create_refuses_each_field_that_is_impossible(void **state) {
+    (void)state;
+    static const struct {
+        spoil spoil;
+        const char *field;
+        ckks_status expected;
+    } cases[] = {
+        {no_kind, "kind", CKKS_INVALID_ARGUMENT},
+        {other_schema, "schema_version", CKKS_UNSUPPORTED_VERSION},
+        {other_parameters, "parameter_id", CKKS_PARAMS_MISMATCH},
+        {no_component, "component_count", CKKS_INVALID_ARGUMENT},
+        {four_components, "component_count", CKKS_INVALID_ARGUMENT},
+        {no_batch, "batch_count", CKKS_INVALID_ARGUMENT},
+        {huge_batch, "batch_count", CKKS_INVALID_ARGUMENT},
+        {no_limb, "limb_count", CKKS_INVALID_ARGUMENT},
+        {limbs_beyond_q, "limb_count", CKKS_INVALID_ARGUMENT},
+        {no_domain, "domain", CKKS_INVALID_ARGUMENT},
+        {no_basis, "basis", CKKS_INVALID_ARGUMENT},
+        {scale_of_zero, "scale", CKKS_INVALID_ARGUMENT},
+        {scale_not_a_number, "scale", CKKS_INVALID_ARGUMENT},
+        {scale_infinite, "scale", CKKS_INVALID_ARGUMENT},
+        {fewer_bytes, "bytes", CKKS_INVALID_ARGUMENT},
+        {more_bytes, "bytes", CKKS_INVALID_ARGUMENT},
+        {bytes_of_one_component, "bytes", CKKS_INVALID_ARGUMENT},
+        {bytes_without_p, "bytes", CKKS_INVALID_ARGUMENT},
+        {other_alignment, "alignment", CKKS_INVALID_ARGUMENT},
+    };
+    program_fixture f;
+    program_fixture_open(&f);
+    test_program t;
+    test_program_init(&t, &f, NULL, PROGRAM_ADD);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int is_output = 0; is_output < 2; is_output++) {
+            value_signature inputs[2] = {t.inputs[0], t.inputs[1]}, output = t.outputs[0];
+            graph_program_config config = t.config;
+            graph_program *program = NULL;
+            char field[64];
+            ckks_error err = {0};
+            cases[i].spoil(is_output ? &output : &inputs[1]);
+            config.inputs = inputs, config.outputs = &output;
+            snprintf(field, sizeof field, "%s, %s", is_output ? "output 0" : "input 1", cases[i].field);
+            assert_status(graph_program_create(&program, f.slot, &config, &err), cases[i].expected);
+            assert_string_equal(err.field, field);
+            assert_null(program);
+        }
+    test_program_fini(&t);
+    program_fixture_close(&f);
+}
+
+static void create_refuses_what_belongs_to_others(void **state) {
+    (void)state;
+    program_fixture f, second;
+    program_fixture_open(&f);
+    program_fixture_open_second(&second, &f);
+    ckks_context *foreign = fixture_context(10, FIXTURE_LEVEL + 2, 1, 1);
+    const device_tables *foreign_tables = NULL;
+    assert_ok(device_tables_acquire(f.dev, &foreign_tables, foreign, NULL));
+    binding_set *bindings = fixture_weights_create(&second, 1, 2);
+    test_program t;
+    test_program_init(&t, &f, NULL, PROGRAM_ADD);
+    for (int which = 0; which < 3; which++) {
+        static const char *const fields[3] = {"tables", "bindings", "keys"};
+        graph_program_config config = t.config;
+        graph_program *program = NULL;
+        ckks_error err = {0};
+        if (which == 0) config.tables = foreign_tables;
+        if (which == 1) config.bindings = bindings;
+        if (which == 2) config.keys = NULL, config.key_count = 1;
+        assert_status(graph_program_create(&program, f.slot, &config, &err),
+                      which == 0 ? CKKS_PARAMS_MISMATCH : CKKS_INVALID_ARGUMENT);
+        assert_string_equal(err.field, fields[which]);
+    }
+    test_program_fini(&t);
+    assert_ok(binding_set_destroy(bindings, NULL));
+    device_tables_release(f.dev, foreign_tables);
+    context_destroy(foreign);
+    program_fixture_close(&second);
+    program_fixture_close(&f);
+}
+
 static void capture_refuses_bad_examples(void **state) {
     (void)state;
     program_fixture f, second;
@@ -334,6 +442,8 @@ int main(void) {
         cmocka_unit_test(capture_refuses_what_a_recording_may_not_do),
         cmocka_unit_test(capture_keeps_the_first_cause),
         cmocka_unit_test(create_refuses_a_configuration_that_cannot_be_recorded),
+        cmocka_unit_test(create_refuses_each_field_that_is_impossible),
+        cmocka_unit_test(create_refuses_what_belongs_to_others),
         cmocka_unit_test(capture_refuses_bad_examples),
         cmocka_unit_test(capture_gives_everything_back_whichever_device_call_fails),
         cmocka_unit_test(capture_gives_everything_back_whichever_work_fails_on_its_stream),

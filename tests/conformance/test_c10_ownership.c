@@ -136,11 +136,36 @@ static void read_checks_its_arguments(void **state) {
     graph_result result;
     uint64_t word;
     assert_ok(test_replay(&c.t, &result, c.a, c.b, NULL));
-    assert_status(graph_result_read(&result, 1, &word, 1, NULL), CKKS_INVALID_ARGUMENT);
+    ckks_error err = {0};
+    uint64_t *words = malloc(c.t.outputs[0].bytes);
+    assert_non_null(words);
+    assert_status(graph_result_read(&result, 1, words, c.t.outputs[0].bytes / 8, &err),
+                  CKKS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "index");
+    free(words);
     assert_status(graph_result_read(&result, 0, &word, 1, NULL), CKKS_INVALID_ARGUMENT);
     assert_status(graph_result_read(&result, 0, NULL, 1, NULL), CKKS_INVALID_ARGUMENT);
     graph_result_release(&result);
     assert_status(graph_result_read(&result, 0, &word, 1, NULL), CKKS_INVALID_ARGUMENT);
+    teardown(&c);
+}
+
+/* A caller may hold as many as it likes; those that come back are kept for the next, a few of them. */
+static void many_owned_results_are_held_and_given_back(void **state) {
+    (void)state;
+    enum { MANY = 3 * GRAPH_PENDING_MAX };
+    owner_case c;
+    setup(&c, PROGRAM_ADD);
+    graph_result results[MANY];
+    const memory_mark before = memory_mark_take(&c.f);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < MANY; i++)
+            assert_ok(test_replay(&c.t, &results[i], i % 2 ? c.b : c.a, c.a, NULL));
+        for (int i = 0; i < MANY; i++) assert_result(&c.t, &results[i], i % 2 ? c.b : c.a, c.a);
+        for (int i = 0; i < MANY; i++) graph_result_release(&results[i]);
+        const memory_mark after = memory_mark_take(&c.f);
+        assert_true(after.account.allocation_count <= before.account.allocation_count + GRAPH_PENDING_MAX);
+    }
     teardown(&c);
 }
 
@@ -183,6 +208,7 @@ int main(void) {
         cmocka_unit_test(lease_begins_with_the_replay),
         cmocka_unit_test(view_of_an_older_generation_is_refused),
         cmocka_unit_test(read_checks_its_arguments),
+        cmocka_unit_test(many_owned_results_are_held_and_given_back),
         cmocka_unit_test(owned_copy_comes_before_the_next_replay_without_a_host_wait),
     };
     return program_suite("C10 ownership, C11 owned copy", tests);

@@ -1,4 +1,5 @@
 /* C12: another key set is an ordered write of the key table; and what a key set must be. */
+#include "kernels/program/graph_internal.h"
 #include "tests/support/program_fixture.h"
 
 #include "proto/packing.h"
@@ -345,6 +346,78 @@ static void keys_that_come_one_by_one_take_over_the_memory_of_others(void **stat
     program_fixture_close(&f);
 }
 
+/* What is taken over must be as large; what is refused is consumed too. */
+static void memory_taken_over_is_of_the_right_size(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    key_requirement reversed[FIXTURE_KEYS];
+    for (uint32_t i = 0; i < FIXTURE_KEYS; i++) reversed[i] = fixture_requirements[FIXTURE_KEYS - 1 - i];
+    raw_keys raw;
+    raw_keys_make(&raw, &f, reversed, FIXTURE_KEYS);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    graph_handle handle;
+    graph_result result;
+    key_feed source = {.raw = &raw, .ends_at = FIXTURE_KEYS};
+    resident_keys_config config = {.requirements = reversed,
+                                   .count = FIXTURE_KEYS,
+                                   .lineage = secret_key_lineage(f.secret),
+                                   .seed = raw.seed,
+                                   .pack = feed,
+                                   .source = &source};
+    resident_keys *keys = NULL;
+    test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+    const memory_mark before = memory_mark_take(&f);
+    config.storage = fixture_keys_create(&f, f.secret); /* its first is the set's last, and larger */
+    assert_ok(resident_keys_pack(&keys, f.dev, f.context, &config, NULL));
+    for (uint32_t i = 0; i < FIXTURE_KEYS; i++)
+        assert_ok(resident_keys_satisfy(keys, &fixture_requirements[i], 1, NULL));
+    assert_ok(copy_with(&t, &handle, a, keys, NULL));
+    assert_ok(graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL));
+    assert_decrypts(&t, &result, a, NULL);
+    graph_result_release(&result);
+    assert_ok(graph_program_drop_payload(t.program, NULL));
+    for (int which = 0; which < 4; which++) {
+        resident_keys_config bad = config;
+        resident_keys *refused = NULL;
+        bad.storage = which == 0 ? keys : fixture_keys_create(&f, f.secret);
+        if (which == 0) bad.seed = NULL;
+        if (which == 1) bad.pack = NULL;
+        if (which == 2) bad.count = 0;
+        if (which == 3) bad.lineage = NULL;
+        assert_status(resident_keys_pack(&refused, f.dev, f.context, &bad, NULL), CKKS_INVALID_ARGUMENT);
+        assert_null(refused);
+        assert_memory_is(&f, &before);
+        bad.storage = fixture_keys_create(&f, f.secret);
+        bad.fill = NULL;
+        assert_status(resident_keys_fill(&refused, f.dev, f.context, &bad, NULL), CKKS_INVALID_ARGUMENT);
+        assert_memory_is(&f, &before);
+    }
+    test_program_fini(&t);
+    sample_destroy(a);
+    raw_keys_free(&raw, FIXTURE_KEYS);
+    program_fixture_close(&f);
+}
+
+/* A key that a program was captured with is nobody's by then: the table must not lead to it. */
+static void capture_leaves_no_key_in_the_table(void **state) {
+    (void)state;
+    static const key_table_entry absent[FIXTURE_KEYS];
+    key_table_entry entries[FIXTURE_KEYS];
+    program_fixture f;
+    program_fixture_open(&f);
+    test_program t;
+    test_program_start(&t, &f, NULL, PROGRAM_MULTIPLY);
+    const uint64_t bytes = t.config.key_count * sizeof entries[0];
+    memset(entries, 1, sizeof entries);
+    assert_ok(device_copy_out(f.stream, entries, t.program->memory.key_table, bytes, NULL));
+    assert_ok(device_stream_synchronize(f.stream, NULL));
+    assert_memory_equal(entries, absent, bytes);
+    test_program_fini(&t);
+    program_fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replay_in_flight_uses_the_old_keys_and_the_next_one_the_new),
@@ -355,6 +428,8 @@ int main(void) {
         cmocka_unit_test(key_of_a_higher_level_serves_a_lower_requirement_and_not_the_reverse),
         cmocka_unit_test(upload_gives_everything_back_whatever_fails),
         cmocka_unit_test(keys_that_come_one_by_one_take_over_the_memory_of_others),
+        cmocka_unit_test(memory_taken_over_is_of_the_right_size),
+        cmocka_unit_test(capture_leaves_no_key_in_the_table),
     };
     return program_suite("C12 key switch", tests);
 }

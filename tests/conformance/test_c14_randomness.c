@@ -49,6 +49,7 @@ typedef struct stream_program {
     uint64_t host_counter;
     bool counts_itself; /* the callable moves host_counter */
     uint64_t more;      /* blocks that it skips */
+    bool draws_more_each_time;
 } stream_program;
 
 static ckks_status draw(void *context, graph_region *region, const ckks_value *in, uint32_t count,
@@ -70,7 +71,7 @@ static ckks_status draw(void *context, graph_region *region, const ckks_value *i
         out.words += (uint64_t)(FIXTURE_LEVEL + 1) * p->f->n;
     }
     if (p->own == NULL)
-        ev->random_blocks = at + p->more;
+        ev->random_blocks = at + (p->draws_more_each_time ? p->more++ : p->more);
     else if (p->counts_itself)
         p->host_counter = at;
     return graph_region_output(region, 0, &region->outputs[0], err);
@@ -347,6 +348,32 @@ static void a_run_that_draws_otherwise_is_void(void **state) {
     program_fixture_close(&f);
 }
 
+/* Capture counts too: each run of the callable must draw as much as the first, and so must its recording. */
+static void a_callable_whose_runs_draw_otherwise_is_not_captured(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    const ckks_value example = sample_value(a);
+    for (int32_t warmup = 0; warmup < 3; warmup++) {
+        stream_program p;
+        ckks_error err = {0};
+        stream_program_init(&p, &f, NULL, false);
+        p.draws_more_each_time = true;
+        assert_status(graph_program_capture(p.program, warmup, &example, NULL, &err),
+                      warmup ? CKKS_RECORDING_VIOLATION : CKKS_INTERNAL);
+        assert_string_equal(err.stage, warmup ? "warmup" : "first replay");
+        assert_string_equal(err.field, warmup ? "callable" : "random state");
+        p.draws_more_each_time = false;
+        assert_ok(graph_program_capture(p.program, warmup, &example, NULL, NULL));
+        /* the counter is behind all that was drawn meanwhile */
+        assert_int_equal(p.program->counter_next, p.program->blocks_per_run * ((uint64_t)warmup + 1));
+        stream_program_fini(&p);
+    }
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
 /* ---- the key ---- */
 
 static void stream_keys_do_not_stay_in_pinned_memory(void **state) {
@@ -476,6 +503,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(fixed_key_repeats_and_a_fresh_one_does_not),
         cmocka_unit_test(eager_execution_draws_as_the_recording_does),
         cmocka_unit_test(a_run_that_draws_otherwise_is_void),
+        cmocka_unit_test(a_callable_whose_runs_draw_otherwise_is_not_captured),
         cmocka_unit_test(stream_keys_do_not_stay_in_pinned_memory),
         cmocka_unit_test(close_wipes_the_stream_key),
         cmocka_unit_test(a_random_replay_leaves_a_stated_state_whatever_fails),

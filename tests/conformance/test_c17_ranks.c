@@ -79,6 +79,32 @@ static void sum_of_two_ranks_equals_the_answer_of_one(void **state) {
     teardown(&c);
 }
 
+/* Words at the ends of their range: 0 and q - 1 in every pairing with 0, 1 and q - 1. */
+static void sums_wrap_at_each_prime(void **state) {
+    (void)state;
+    ranks_case c;
+    setup(&c, PROGRAM_ADD);
+    const ckks_params *params = c.f[0].params;
+    graph_result ranks[2], sum;
+    for (int r = 0; r < 2; r++) assert_ok(test_replay(&c.t[r], &ranks[r], c.a[r], c.b[r], NULL));
+    for (uint32_t limb = 0; limb <= FIXTURE_LEVEL; limb++) {
+        const uint64_t q = params->prime[limb], edge[4] = {0, 1, q - 2, q - 1};
+        for (uint32_t k = 0; k < 16; k++) {
+            ranks[0].outputs[0].words[limb * c.f[0].n + k] = edge[k / 4];
+            ranks[1].outputs[0].words[limb * c.f[0].n + k] = edge[k % 4];
+        }
+    }
+    assert_ok(graph_reduce(&sum, c.f[0].context, ranks, 2, NULL, NULL));
+    for (uint32_t limb = 0; limb <= FIXTURE_LEVEL; limb++) {
+        const uint64_t q = params->prime[limb], edge[4] = {0, 1, q - 2, q - 1};
+        for (uint32_t k = 0; k < 16; k++)
+            assert_int_equal(sum.outputs[0].words[limb * c.f[0].n + k], (edge[k / 4] + edge[k % 4]) % q);
+    }
+    for (int r = 0; r < 2; r++) graph_result_release(&ranks[r]);
+    graph_result_release(&sum);
+    teardown(&c);
+}
+
 /* Both shares on one device, or one on each: the same words. */
 static void sum_does_not_depend_on_which_device_ran_a_rank(void **state) {
     (void)state;
@@ -148,6 +174,7 @@ static void layout_mismatch_is_refused_on_every_rank_before_anything_moves(void 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sum_of_two_ranks_equals_the_answer_of_one),
+        cmocka_unit_test(sums_wrap_at_each_prime),
         cmocka_unit_test(sum_does_not_depend_on_which_device_ran_a_rank),
         cmocka_unit_test(layout_mismatch_is_refused_on_every_rank_before_anything_moves),
     };

@@ -1,5 +1,6 @@
 /* C20: what does not fit is refused before anything is allocated; what is closed is given back, whatever
  * failed. */
+#include "kernels/program/graph_internal.h"
 #include "tests/support/program_fixture.h"
 
 #include <malloc.h>
@@ -55,6 +56,15 @@ static void slot_limit_counts_every_program_of_the_slot(void **state) {
     test_program_init(&first, &f, NULL, PROGRAM_ADD);
     graph_slot_limit(f.slot, 1000);
     assert_refused_untouched(&first, examples, "program_bytes_max");
+    /* to the byte: what stays, the reference buffers and two results on the host */
+    const program_layout *l = &first.program->layout;
+    const uint64_t needed = l->device_bytes + l->reference_bytes + l->host_bytes + 2 * l->result_bytes;
+    graph_slot_limit(f.slot, needed - 1);
+    assert_refused_untouched(&first, examples, "program_bytes_max");
+    graph_slot_limit(f.slot, needed);
+    assert_ok(graph_program_capture(first.program, 0, examples, f.keys, NULL));
+    test_program_fini(&first);
+    test_program_init(&first, &f, NULL, PROGRAM_ADD);
     /* room for one while it is captured, not for a second beside it */
     graph_slot_limit(f.slot, 0);
     assert_ok(graph_program_capture(first.program, 0, examples, f.keys, NULL));
@@ -91,11 +101,21 @@ static void device_budget_refuses_before_allocation(void **state) {
     void *ballast = NULL;
     test_program t;
     device_memory(g.dev, &account);
-    assert_ok(device_allocate(g.dev, &ballast, account.bytes_max - account.bytes_used - (200u << 10),
-                              MEMORY_STATIC, NULL));
+    const uint64_t room = account.bytes_max - account.bytes_used;
     test_program_init(&t, &g, NULL, PROGRAM_MULTIPLY);
-    assert_refused_untouched(&t, examples, "device memory");
-    device_free(g.dev, ballast);
+    const uint64_t needed = t.program->layout.device_bytes + t.program->layout.reference_bytes;
+    for (int is_tight = 1; is_tight >= 0; is_tight--) { /* short by one aligned piece, then exact */
+        assert_ok(device_allocate(g.dev, &ballast, room - needed + (is_tight ? VALUE_ALIGNMENT : 0),
+                                  MEMORY_STATIC, NULL));
+        if (is_tight) {
+            assert_refused_untouched(&t, examples, "device memory");
+        } else {
+            assert_ok(graph_program_capture(t.program, 0, examples, g.keys, NULL));
+            test_program_fini(&t);
+        }
+        device_free(g.dev, ballast);
+    }
+    test_program_init(&t, &g, NULL, PROGRAM_MULTIPLY);
     assert_ok(graph_program_capture(t.program, 0, examples, g.keys, NULL));
     assert_works(&t, a, b);
     test_program_fini(&t);
