@@ -362,7 +362,7 @@ int command_infer(int argc, char **argv) {
     rpc_connection *connection = NULL;
     argp_parse(&parser, argc, argv, 0, NULL, &a);
     ckks_status rc = ctl_resolve(&a.common, &err);
-    if (rc == CKKS_OK) rc = ctl_check_output(a.output, &err);
+    if (rc == CKKS_OK) rc = ctl_check_output_below(a.output, &err);
     if (rc == CKKS_OK)
         rc = infer_is_request_file(a.source.path) ? send_file(&a, &connection, &err)
              : a.output                           ? run_stream(&code, &a, &connection, &err)

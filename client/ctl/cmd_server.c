@@ -308,6 +308,7 @@ int command_metadata(int argc, char **argv) {
     char path[CTL_PATH_MAX];
     argp_parse(&metadata_parser, argc, argv, 0, NULL, &a);
     ckks_status rc = ctl_resolve(&a.common, &err);
+    if (rc == CKKS_OK) rc = ctl_check_output(a.output, &err);
     if (rc == CKKS_OK) rc = ctl_model(&m, &c, &a.common, a.model, NULL, &err);
     if (rc == CKKS_OK) {
         snprintf(path, sizeof path, "%s%s", a.output ? a.output : m->description->name,

@@ -248,12 +248,38 @@ ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl
     return rc;
 }
 
-ckks_status ctl_check_output(const char *path, ckks_error *err) {
+static void parent_of(char folder[CTL_PATH_MAX]) {
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = 0;
+    else
+        snprintf(folder, CTL_PATH_MAX, ".");
+}
+
+static ckks_status check_output(const char *path, bool makes_folders, ckks_error *err) {
     struct stat st;
-    if (path && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    char folder[CTL_PATH_MAX];
+    if (!path) return CKKS_OK;
+    if (strlen(path) >= sizeof folder)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output", "longer than %u bytes", CTL_PATH_MAX - 1);
+    const bool exists = stat(path, &st) == 0;
+    if (exists && S_ISDIR(st.st_mode))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output", "%.200s is a folder: name a file in it",
                               path);
-    return CKKS_OK;
+    if (exists && !S_ISREG(st.st_mode)) return CKKS_OK; /* a device or a pipe is written to as it is */
+    snprintf(folder, sizeof folder, "%s", path);
+    parent_of(folder);
+    while (makes_folders && access(folder, F_OK) != 0 && errno == ENOENT && strcmp(folder, ".") != 0)
+        parent_of(folder);
+    if (access(folder, W_OK | X_OK) == 0) return CKKS_OK;
+    return ckks_error_set(err, errno == ENOENT ? CKKS_NOT_FOUND : CKKS_PERMISSION_DENIED, "output",
+                          "%.200s: nothing can be written in %.100s: %s", path, folder, strerror(errno));
+}
+ckks_status ctl_check_output(const char *path, ckks_error *err) {
+    return check_output(path, false, err);
+}
+ckks_status ctl_check_output_below(const char *path, ckks_error *err) {
+    return check_output(path, true, err);
 }
 
 uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max, const char *name) {

@@ -73,9 +73,12 @@ ckks_status ctl_is_ready(bool *out, rpc_connection *connection, ckks_error *err)
 ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl_options *options,
                       const char *text, const uint8_t *pin, ckks_error *err);
 
-/* ctl_check_output: CKKS_INVALID_ARGUMENT where a result cannot be written to `path` since it is a folder,
- * before there is a result to lose. path may be NULL. */
+/* ctl_check_output: a result could not be written to `path`: said before there is a result to lose.
+ * CKKS_INVALID_ARGUMENT for a folder, CKKS_NOT_FOUND without the folder that it is in, CKKS_PERMISSION_DENIED
+ * where that cannot be written. ctl_check_output_below: for commands that make missing folders. path may be
+ * NULL. */
 ckks_status ctl_check_output(const char *path, ckks_error *err);
+ckks_status ctl_check_output_below(const char *path, ckks_error *err);
 
 /* ---- profiles (profile.c) ---- */
 

@@ -30,6 +30,7 @@ ckks_status infer_send_file(rpc_connection *connection, const client_model *mode
     free(image);
     image = NULL;
     if (rc == CKKS_OK) rc = client_ciphertexts_export(&image, &size, &result, model, &inner);
+    if (rc == CKKS_OK) rc = file_make_parents(result_path, &inner);
     if (rc == CKKS_OK) rc = file_write(result_path, image, size, 0644, true, &inner);
     if (rc != CKKS_OK && err && err->code == CKKS_OK) *err = inner;
     free(image);

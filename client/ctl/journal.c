@@ -20,18 +20,14 @@ struct journal {
     uint64_t part_bytes;
 };
 
-static ckks_status io_error(const char *path, const char *what, ckks_error *err) {
-    return ckks_error_set(err, CKKS_IO, "", "%.200s: %s: %s", path, what, strerror(errno));
-}
-
 static ckks_status write_all(int fd, const char *path, const char *text, size_t bytes, ckks_error *err) {
     while (bytes) {
         const ssize_t written = write(fd, text, bytes);
         if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return io_error(path, "write", err);
+        if (written < 0) return file_io_error(err, path, "write");
         text += written, bytes -= (size_t)written;
     }
-    return fdatasync(fd) == 0 ? CKKS_OK : io_error(path, "write", err);
+    return fdatasync(fd) == 0 ? CKKS_OK : file_io_error(err, path, "write");
 }
 
 static char *with_suffix(const char *path, const char *suffix) {
@@ -123,12 +119,12 @@ static ckks_status read_journal(journal *j, rows_place **places, uint32_t *count
 /* cuts off what no whole line stands for */
 static ckks_status trim(journal *j, size_t journal_bytes, ckks_error *err) {
     struct stat st;
-    if (fstat(j->part, &st) != 0) return io_error(j->part_path, "read", err);
+    if (fstat(j->part, &st) != 0) return file_io_error(err, j->part_path, "read");
     if ((uint64_t)st.st_size < j->part_bytes) return foreign(j, "counts more results than there are", err);
     if (ftruncate(j->part, (off_t)j->part_bytes) != 0 || lseek(j->part, 0, SEEK_END) < 0)
-        return io_error(j->part_path, "write", err);
+        return file_io_error(err, j->part_path, "write");
     if (ftruncate(j->lines, (off_t)journal_bytes) != 0 || lseek(j->lines, 0, SEEK_END) < 0)
-        return io_error(j->journal_path, "write", err);
+        return file_io_error(err, j->journal_path, "write");
     return CKKS_OK;
 }
 
@@ -163,11 +159,11 @@ static ckks_status resume(journal *j, bool *is_empty, rows_place **places, uint3
         errno = missing;
         /* a power failure between the two steps of journal_finish, or somebody's hand */
         rc = missing == ENOENT ? foreign(j, "is left over, its results are finished or gone", err)
-                               : io_error(j->part_path, "open", err);
+                               : file_io_error(err, j->part_path, "open");
         goto out;
     }
     if ((j->lines = open(j->journal_path, O_WRONLY | O_CLOEXEC)) < 0)
-        rc = io_error(j->journal_path, "open", err);
+        rc = file_io_error(err, j->journal_path, "open");
     else
         rc = trim(j, kept, err);
 out:
@@ -180,16 +176,16 @@ out:
 static ckks_status begin(journal *j, const char *identity, const char *head, ckks_error *err) {
     ckks_status rc;
     if ((j->part = open(j->part_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)) < 0)
-        return io_error(j->part_path, "open", err);
+        return file_io_error(err, j->part_path, "open");
     if ((rc = lock_part(j, err)) != CKKS_OK) return rc;
     if (ftruncate(j->part, 0) != 0) {
-        rc = io_error(j->part_path, "write", err);
+        rc = file_io_error(err, j->part_path, "write");
         goto out;
     }
     if ((rc = write_all(j->part, j->part_path, head, strlen(head), err)) != CKKS_OK) goto out;
     j->part_bytes = strlen(head);
     if ((j->lines = open(j->journal_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) < 0) {
-        rc = io_error(j->journal_path, "open", err);
+        rc = file_io_error(err, j->journal_path, "open");
         goto out;
     }
     rows_place none = {0};
@@ -229,7 +225,7 @@ ckks_status journal_open(journal **out, rows_place **places, uint32_t *count, co
         is_new = access(j->journal_path, F_OK) != 0;
     if (rc == CKKS_OK && !is_new) rc = resume(j, &is_empty, places, count, identity, err);
     if (rc == CKKS_OK && is_empty && unlink(j->journal_path) != 0)
-        rc = io_error(j->journal_path, "remove", err);
+        rc = file_io_error(err, j->journal_path, "remove");
     if (rc == CKKS_OK && (is_new || is_empty)) rc = begin(j, identity, head, err);
     if (rc == CKKS_OK) {
         *out = j;
@@ -256,9 +252,9 @@ ckks_status journal_append(journal *j, const char *text, size_t bytes, const row
 }
 
 ckks_status journal_finish(journal *j, ckks_error *err) {
-    if (fsync(j->part) != 0) return io_error(j->part_path, "write", err);
-    if (rename(j->part_path, j->path) != 0) return io_error(j->path, "rename", err);
-    if (unlink(j->journal_path) != 0) return io_error(j->journal_path, "remove", err);
+    if (fsync(j->part) != 0) return file_io_error(err, j->part_path, "write");
+    if (rename(j->part_path, j->path) != 0) return file_io_error(err, j->path, "rename");
+    if (unlink(j->journal_path) != 0) return file_io_error(err, j->journal_path, "remove");
     return CKKS_OK;
 }
 

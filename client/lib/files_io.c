@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static ckks_status io_error(ckks_error *err, const char *path, const char *what) {
+ckks_status file_io_error(ckks_error *err, const char *path, const char *what) {
     const int number = errno;
     const ckks_status code = number == ENOENT                      ? CKKS_NOT_FOUND
                              : number == EEXIST                    ? CKKS_ALREADY_EXISTS
@@ -42,7 +42,7 @@ static ckks_status read_all(uint8_t **out, size_t *size, int fd, const char *pat
         const ssize_t got = read(fd, buffer + used, capacity - used);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) {
-            const ckks_status rc = io_error(err, path, "read");
+            const ckks_status rc = file_io_error(err, path, "read");
             discard(buffer, used);
             return rc;
         }
@@ -69,11 +69,11 @@ ckks_status file_read(uint8_t **out, size_t *size, const char *path, uint64_t si
     *out = NULL, *size = 0;
     if (!strcmp(path, "-")) return read_all(out, size, STDIN_FILENO, "standard input", size_max, 0, err);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return io_error(err, path, "open");
+    if (fd < 0) return file_io_error(err, path, "open");
     ckks_status rc;
     struct stat st;
     if (fstat(fd, &st) != 0)
-        rc = io_error(err, path, "stat");
+        rc = file_io_error(err, path, "stat");
     else if (S_ISDIR(st.st_mode))
         rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: is a folder", path);
     else if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > size_max)
@@ -134,7 +134,7 @@ static ckks_status new_file_open(new_file *out, const char *folder, const char *
         out->fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, (mode_t)mode);
         if (out->fd >= 0) snprintf(out->own, sizeof out->own, "/proc/self/fd/%d", out->fd);
         if (out->fd < 0 && errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)
-            return io_error(err, path, "create");
+            return file_io_error(err, path, "create");
     }
     while (out->fd < 0) {
         if (!name_beside(out->name, path))
@@ -142,7 +142,7 @@ static ckks_status new_file_open(new_file *out, const char *folder, const char *
         out->fd = open(out->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
         if (out->fd >= 0 || errno == EEXIST) continue;
         out->name[0] = 0;
-        return io_error(err, path, "create");
+        return file_io_error(err, path, "create");
     }
     return CKKS_OK;
 }
@@ -159,16 +159,16 @@ static int give_new_name(new_file *f, const char *name) {
 
 static ckks_status new_file_publish(new_file *f, const char *path, bool overwrite, ckks_error *err) {
     char beside[PATH_MAX];
-    if (!overwrite) return give_new_name(f, path) == 0 ? CKKS_OK : io_error(err, path, "create");
+    if (!overwrite) return give_new_name(f, path) == 0 ? CKKS_OK : file_io_error(err, path, "create");
     while (!f->name[0]) {
         if (!name_beside(beside, path))
             return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
         if (give_new_name(f, beside) == 0)
             memcpy(f->name, beside, sizeof beside);
         else if (errno != EEXIST)
-            return io_error(err, path, "create");
+            return file_io_error(err, path, "create");
     }
-    if (rename(f->name, path) != 0) return io_error(err, path, "rename");
+    if (rename(f->name, path) != 0) return file_io_error(err, path, "rename");
     f->name[0] = 0;
     return CKKS_OK;
 }
@@ -176,9 +176,9 @@ static ckks_status new_file_publish(new_file *f, const char *path, bool overwrit
 /* A device, a pipe or a terminal takes the bytes; a file in its place would be a disaster (/dev/null). */
 static ckks_status write_through(const char *path, const void *bytes, size_t size, ckks_error *err) {
     const int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0) return io_error(err, path, "open");
-    ckks_status rc = write_all(fd, bytes, size) ? CKKS_OK : io_error(err, path, "write");
-    if (close(fd) != 0 && rc == CKKS_OK) rc = io_error(err, path, "close");
+    if (fd < 0) return file_io_error(err, path, "open");
+    ckks_status rc = write_all(fd, bytes, size) ? CKKS_OK : file_io_error(err, path, "write");
+    if (close(fd) != 0 && rc == CKKS_OK) rc = file_io_error(err, path, "close");
     return rc;
 }
 
@@ -192,7 +192,7 @@ ckks_status file_resolve(char out[PATH_MAX], const char *path, bool *is_special,
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: is a folder", path);
     *is_special = !S_ISREG(st.st_mode);
     if (!*is_special && lstat(path, &link_st) == 0 && S_ISLNK(link_st.st_mode) && !realpath(path, out))
-        return io_error(err, path, "follow the link");
+        return file_io_error(err, path, "follow the link");
     return CKKS_OK;
 }
 
@@ -211,9 +211,9 @@ ckks_status file_write(const char *path, const void *bytes, size_t size, unsigne
     if (!folder_of(folder, target))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
     if ((rc = new_file_open(&f, folder, target, mode, err)) != CKKS_OK) return rc;
-    if (!write_all(f.fd, bytes, size) || fsync(f.fd) != 0) rc = io_error(err, path, "write");
+    if (!write_all(f.fd, bytes, size) || fsync(f.fd) != 0) rc = file_io_error(err, path, "write");
     if (rc == CKKS_OK) rc = new_file_publish(&f, target, overwrite, err);
-    if (close(f.fd) != 0 && rc == CKKS_OK) rc = io_error(err, path, "close");
+    if (close(f.fd) != 0 && rc == CKKS_OK) rc = file_io_error(err, path, "close");
     if (f.name[0]) unlink(f.name);
     if (rc == CKKS_OK) sync_folder(folder);
     return rc;
@@ -225,7 +225,7 @@ ckks_status file_make_parents(const char *path, ckks_error *err) {
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
     for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        if (mkdir(folder, 0700) != 0 && errno != EEXIST) return io_error(err, folder, "create folder");
+        if (mkdir(folder, 0700) != 0 && errno != EEXIST) return file_io_error(err, folder, "create folder");
         *slash = '/';
     }
     return CKKS_OK;

@@ -26,13 +26,15 @@ void rpc_reply_fini(rpc_reply *reply) {
 
 /* A frame in pieces, which lie where they lay: a local pipe sends them from there. parts[0] is the pipe's. */
 typedef struct frame_parts {
-    uint8_t *head;       /* owned */
+    uint8_t *head; /* owned; the token is in it */
+    size_t head_bytes;
     struct iovec *parts; /* owned */
     size_t count;
     uint64_t bytes;
 } frame_parts;
 
 static void frame_parts_fini(frame_parts *f) {
+    if (f->head) sodium_memzero(f->head, f->head_bytes);
     free(f->head);
     free(f->parts);
     *f = (frame_parts){0};
@@ -133,7 +135,8 @@ static ckks_status build(frame_parts *out, call *c, ckks_error *err) {
         goto out;
     }
     if ((rc = check_size(c, total, err)) != CKKS_OK) goto out;
-    out->head = malloc(FRAME_PREFIX_BYTES + header_bytes + FRAME_ALIGNMENT);
+    out->head_bytes = FRAME_PREFIX_BYTES + header_bytes + FRAME_ALIGNMENT;
+    out->head = malloc(out->head_bytes);
     out->parts = calloc(2 * (size_t)r->segment_count + 3, sizeof *out->parts);
     if (!out->head || !out->parts) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a request");

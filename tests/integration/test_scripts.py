@@ -69,6 +69,20 @@ def an_output_that_is_no_file_is_not_replaced_by_one(user):
     assert os.path.islink(user.path("link.csv")) and len(open(user.path("behind.csv"), encoding="utf-8").readlines()) == 4
 
 
+def an_output_without_its_folder_is_said_at_once(user):
+    """Before the model is asked for: here the server is not even there."""
+    nowhere = ["--server", "tcp://127.0.0.1:1"]
+    with open(user.path("a-file"), "w", encoding="utf-8"):
+        pass
+    for path in ("missing/out.meta", "a-file/out.meta", "x" * 5000):
+        assert user.json("metadata", MODEL, "-o", path, *nowhere, code=3)["error"]["field"] == "output"
+    assert user.json("infer", MODEL, ROWS, "-o", "a-file/below/out.csv", *nowhere, code=3)["error"]["field"] == "output"
+    user.expect(5, "infer", MODEL, ROWS, "-o", "made/below/out.csv", *nowhere)
+    assert not os.path.exists(user.path("made"))
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "-o", "made/below/out.csv")
+    assert names(user.path("made/below")) == ["out.csv"]
+
+
 def names(folder):
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
@@ -213,6 +227,7 @@ def main():
     tests.run(every_object_is_json_whatever_a_file_is_called, user)
     tests.run(unrounded_results_come_with_a_warning, user)
     tests.run(an_output_that_is_no_file_is_not_replaced_by_one, user)
+    tests.run(an_output_without_its_folder_is_said_at_once, user)
     tests.run(an_interrupted_command_leaves_whole_files, user)
     tests.run(an_interrupted_stream_goes_on_and_has_no_rival, user)
     tests.run(a_full_disk_is_said_and_leaves_nothing, user)

@@ -11,12 +11,17 @@
 #include "tests/support/model_fixture.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <sodium.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -288,6 +293,102 @@ static void a_large_file_leaves_nothing_behind(void **state) {
     }
 }
 
+/* ---- secrets ---- */
+
+/* what of a secret key's image is the key itself, without a passphrase */
+static needle key_needle(const client_secret_key *sk) {
+    uint8_t *image = NULL;
+    size_t size = 0;
+    ckks_error err = {0};
+    assert_int_equal(client_secret_key_export(&image, &size, sk, NULL, 0, &err), CKKS_OK);
+    const needle n = needle_of("a secret key", image + size - 32 - 1000, 16);
+    must_be_there(&n);
+    explicit_bzero(image, size);
+    free(image);
+    return n;
+}
+
+static void set_passphrase(passphrase *p, char first) {
+    p->bytes = 20;
+    p->text = sodium_malloc(p->bytes + 1);
+    assert_non_null(p->text);
+    for (size_t i = 0; i < p->bytes; i++) p->text[i] = (char)(first + (char)i);
+    p->text[p->bytes] = 0;
+}
+
+static void a_secret_key_leaves_nothing_behind(void **state) {
+    (void)state;
+    skip_under_a_sanitizer();
+    client_secret_key *sk = NULL;
+    ckks_error err = {0};
+    passphrase right = {0}, wrong = {0};
+    assert_int_equal(client_secret_key_generate(&sk, &model->params, &err), CKKS_OK);
+    const needle key = key_needle(sk);
+    set_passphrase(&right, '0');
+    set_passphrase(&wrong, 'A');
+    const needle words = needle_of("a passphrase", right.text, 16);
+    must_be_there(&words);
+    for (int sealed = 0; sealed < 2; sealed++) {
+        (void)unlink(output);
+        assert_int_equal(secret_file_write(output, sk, sealed ? &right : NULL, &err), CKKS_OK);
+        assert_int_equal(secret_file_write(output, sk, sealed ? &right : NULL, NULL), CKKS_ALREADY_EXISTS);
+        client_secret_key_destroy(sk);
+        must_be_gone(&key);
+        assert_int_equal(secret_file_read(&sk, output, &wrong, false, NULL), CKKS_PASSPHRASE);
+        must_be_gone(&key);
+        assert_int_equal(chmod(output, 0640), 0);
+        assert_int_equal(secret_file_read(&sk, output, NULL, false, NULL), CKKS_PERMISSION_DENIED);
+        must_be_gone(&key);
+        assert_int_equal(chmod(output, 0600), 0);
+        assert_int_equal(secret_file_read(&sk, output, sealed ? &right : NULL, false, &err), CKKS_OK);
+    }
+    client_secret_key_destroy(sk);
+    passphrase_fini(&right), passphrase_fini(&wrong);
+    must_be_gone(&key);
+    must_be_gone(&words);
+}
+
+/* greets as a server would, reads a request and hangs up, until the listener is closed */
+static void *hang_up(void *listener) {
+    static const uint8_t greeting[8] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
+    uint8_t taken[4096];
+    for (int pipe; (pipe = accept(*(int *)listener, NULL, NULL)) >= 0; close(pipe)) {
+        if (write(pipe, greeting, sizeof greeting) < 0 || read(pipe, taken, 8) < 0) continue;
+        (void)!read(pipe, taken, sizeof taken);
+        explicit_bzero(taken, sizeof taken);
+    }
+    return NULL;
+}
+
+static void a_token_leaves_nothing_behind(void **state) {
+    (void)state;
+    skip_under_a_sanitizer();
+    char token[40], address[128];
+    pthread_t thread;
+    rpc_connection *c = NULL;
+    ckks_error err = {0};
+    struct sockaddr_un where = {.sun_family = AF_UNIX};
+    snprintf(where.sun_path, sizeof where.sun_path, "%s/socket", folder);
+    snprintf(address, sizeof address, "ipc://%s", where.sun_path);
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&where, sizeof where), 0);
+    assert_int_equal(listen(listener, 8), 0);
+    assert_int_equal(pthread_create(&thread, NULL, hang_up, &listener), 0);
+    memcpy(token, "alice.", 6);
+    for (size_t i = 6; i < sizeof token; i++) token[i] = (char)('a' + (char)(i * 7 % 23));
+    token[sizeof token - 1] = 0;
+    const needle n = needle_of("a token", token + 8, 16);
+    const rpc_config config = {.address = address, .token = token, .connect_ms = 400};
+    assert_int_equal(rpc_connect(&c, &config, &err), CKKS_UNAVAILABLE);
+    assert_null(c);
+    explicit_bzero(token, sizeof token);
+    shutdown(listener, SHUT_RDWR);
+    pthread_join(thread, NULL);
+    close(listener);
+    (void)unlink(where.sun_path);
+    must_be_gone(&n);
+}
+
 static void growing_keeps_what_was_there_and_no_copy(void **state) {
     (void)state;
     skip_under_a_sanitizer();
@@ -310,6 +411,8 @@ int main(void) {
         cmocka_unit_test(a_file_that_is_refused_leaves_nothing_behind),
         cmocka_unit_test(rows_that_were_evaluated_leave_nothing_behind),
         cmocka_unit_test(a_large_file_leaves_nothing_behind),
+        cmocka_unit_test(a_secret_key_leaves_nothing_behind),
+        cmocka_unit_test(a_token_leaves_nothing_behind),
         cmocka_unit_test(growing_keeps_what_was_there_and_no_copy),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
