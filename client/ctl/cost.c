@@ -63,6 +63,7 @@ static void count_transform(double *c, const plan *p, const plan_operation *o, c
     c[COST_STAGE] += (babies ? STAGES_RAISE + 1 : 0) + 1 + STAGES_DIVIDE;
     if (giants) c[COST_STAGE] += STAGES_DIVIDE + STAGES_SWITCH + 1;
     count_key(c, s, babies);
+    c[COST_LIST] += over * babies * babies;
     c[COST_POINTWISE] += 2 * over * babies;
     c[COST_DIAGONAL] += over * t->term_count;
     for (uint32_t g = 0; g < giants; g++) {
@@ -180,9 +181,16 @@ double cost_predict(const cost_model *model, const plan *p, uint32_t first, uint
 
 const char *cost_kernel_name(cost_kernel kernel) {
     static const char *const names[COST_KERNELS] = {
-        [COST_CALL] = "call",     [COST_TRANSFORM] = "transform",   [COST_POINTWISE] = "pointwise",
-        [COST_KEY] = "key",       [COST_CONVERSION] = "conversion", [COST_DIAGONAL] = "diagonal",
-        [COST_MATRIX] = "matrix", [COST_STAGE] = "stage",           [COST_REPLAY] = "replay",
+        [COST_CALL] = "call",
+        [COST_TRANSFORM] = "transform",
+        [COST_POINTWISE] = "pointwise",
+        [COST_KEY] = "key",
+        [COST_CONVERSION] = "conversion",
+        [COST_DIAGONAL] = "diagonal",
+        [COST_MATRIX] = "matrix",
+        [COST_LIST] = "list",
+        [COST_STAGE] = "stage",
+        [COST_REPLAY] = "replay",
     };
     return names[kernel];
 }

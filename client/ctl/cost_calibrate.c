@@ -15,7 +15,7 @@
 #define STREAMED                                                                                             \
     4u /* transforms in one probe, so that diagonals come from memory, as those of large layers do */
 #define SCALE         0x1p26
-#define CACHE_VERSION "cost 4"
+#define CACHE_VERSION "cost 5"
 /* a GPU's largest probes: rotations at once, at most, and what their keys, and their diagonals, may take */
 #define CROWD_MAX    128u
 #define CROWD_SMALL  32u
@@ -165,8 +165,8 @@ static uint32_t crowd_size(const ckks_params *params, uint32_t level) {
     return fits > CROWD_MAX ? CROWD_MAX : fits < 8 ? 8 : (uint32_t)fits;
 }
 
-/* many rotations and diagonals in each launch: what they cost is no straight line, so models of small rings,
- * which have the most, are fitted to two numbers of them */
+/* many rotations and diagonals in each launch; two numbers of them where they are many, which small rings are
+ * used with */
 static ckks_status add_crowd(probes *all, uint32_t level, ckks_error *err) {
     const uint32_t most = crowd_size(all->params, level), some = most > CROWD_SMALL ? CROWD_SMALL : most;
     ckks_status rc = add_transform(all, level, some, 1, 1, false, err);
@@ -246,7 +246,7 @@ static void probes_fini(probes *all) {
 /* what a device of this kind has a cost for */
 static bool has_kernel(const probes *all, int kernel) {
     if (kernel == COST_CALL) return !all->is_for_gpu;
-    return all->is_for_gpu || (kernel != COST_STAGE && kernel != COST_REPLAY);
+    return all->is_for_gpu || (kernel != COST_LIST && kernel != COST_STAGE && kernel != COST_REPLAY);
 }
 
 static void name_probe(char name[48], const plan *p) {
