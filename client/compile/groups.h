@@ -31,5 +31,9 @@ ckks_status groups_append_centred(uint32_t *out, lowering *l, const model_node *
                                   uint32_t from, ckks_error *err);
 ckks_status groups_append_spread(uint32_t *out, lowering *l, const model_node *node, const groups *g,
                                  uint32_t from, const double *scale, ckks_error *err);
+/* groups_softmax appends all but the last node of every group's softmax, made of polynomials, and gives that
+ * one to append: a function, or the product of a and b. With is_log the logarithm of it is a - b. */
+ckks_status groups_softmax(ir_node *last, lowering *l, const model_node *node, const groups *g, uint32_t from,
+                           bool is_log, ckks_error *err);
 
 #endif

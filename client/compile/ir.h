@@ -38,6 +38,7 @@ typedef enum ir_function {
     IR_GELU_TANH, /* the approximation of it that some exporters mean */
     IR_MISH,
     IR_ERF,
+    IR_ERFC, /* 1 - erf */
     IR_CLIP, /* [low, high], may be infinite */
     IR_ABS,
     IR_EXP,

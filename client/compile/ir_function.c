@@ -20,6 +20,7 @@ static const char *const names[] = {
     [IR_GELU_TANH] = "gelu (tanh)",
     [IR_MISH] = "mish",
     [IR_ERF] = "erf",
+    [IR_ERFC] = "erfc",
     [IR_CLIP] = "clip",
     [IR_ABS] = "abs",
     [IR_EXP] = "exp",
@@ -90,6 +91,8 @@ double ir_function_value(ir_function function, const double p[IR_PARAMETERS], do
         return x * tanh(softplus(x));
     case IR_ERF:
         return erf(x);
+    case IR_ERFC:
+        return erfc(x);
     case IR_CLIP:
         return clip(x, p[0], p[1]);
     case IR_ABS:

@@ -56,6 +56,7 @@ typedef struct symbol {
     double threshold;     /* CONDITION */
     bool is_above;        /* CONDITION */
     bool is_negated;      /* CLIENT: the node's elements are the scores' under the other sign */
+    bool adds_up;         /* ENCRYPTED: shares of one */
     bool is_refused;      /* stands behind a refused operator: walked on for the sake of further refusals */
 } symbol;
 

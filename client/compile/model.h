@@ -85,6 +85,7 @@ typedef struct model_input {
     uint32_t value;
     tensor shape; /* of one row */
     bool is_text, is_integer;
+    bool is_one_row;   /* the file gives the batch axis the size 1 */
     uint32_t *columns; /* [shape.count]: of the raw row, MODEL_NONE: no operator reads this element */
 } model_input;
 

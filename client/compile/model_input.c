@@ -50,6 +50,8 @@ ckks_status model_add_input(onnx_model *m, const Onnx__ValueInfo *info, uint32_t
     *in = (model_input){.value = value};
     const ckks_status rc = read_shape(&in->shape, info, err);
     if (rc != CKKS_OK) return rc;
+    const Onnx__Dimension *first = info->type->tensor_type->shape->dim[0];
+    in->is_one_row = in->shape.rank > 1 && first->has_dim_value && first->dim_value == 1;
     const int32_t type = info->type->tensor_type->has_elem_type ? info->type->tensor_type->elem_type : 0;
     in->is_text = type == ELEMENT_STRING;
     in->is_integer = !in->is_text && type != 0 && type != ELEMENT_FLOAT && type != ELEMENT_DOUBLE &&
@@ -59,8 +61,29 @@ ckks_status model_add_input(onnx_model *m, const Onnx__ValueInfo *info, uint32_t
     return CKKS_OK;
 }
 
+/* Exporters of TensorFlow turn what a layer keeps outside of its variables into an input of one row, named
+ * after its operation ("scope/Sub/y:0"): nothing in the file has its numbers. */
+static ckks_status refuse_lost_constants(const onnx_model *m, ckks_error *err) {
+    bool has_batch = false;
+    for (uint32_t k = 0; k < m->input_count; k++) has_batch = has_batch || !m->inputs[k].is_one_row;
+    for (uint32_t k = 0; k < m->input_count && has_batch; k++) {
+        const char *name = m->values[m->inputs[k].value].name, *end = strrchr(name, ':');
+        if (m->inputs[k].is_one_row && strchr(name, '/') && end && strcmp(end, ":0") == 0)
+            return ckks_error_set(
+                err, CKKS_UNSUPPORTED, name,
+                "a constant that the exporter made an input of: its numbers are not in the file. Keras with "
+                "TensorFlow does so for Normalization: put Rescaling(1 / std, -mean / std) in its place, or "
+                "export with KERAS_BACKEND=torch");
+    }
+    return CKKS_OK;
+}
+
 ckks_status model_finish_inputs(onnx_model *m, ckks_error *err) {
     uint64_t total = 0;
+    if (m->input_count > 1) {
+        const ckks_status rc = refuse_lost_constants(m, err);
+        if (rc != CKKS_OK) return rc;
+    }
     for (uint32_t k = 0; k < m->input_count; k++) total += m->inputs[k].shape.count;
     if (total > MODEL_ROW_MAX)
         return ckks_error_set(err, CKKS_TOO_LARGE, "input", "rows of %llu numbers, over %u",

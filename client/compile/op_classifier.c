@@ -2,7 +2,7 @@
  * ai.onnx.ml: Scaler, LinearClassifier, Normalizer, ZipMap. This is how scikit-learn pipelines are exported.
  * A classifier is a dense layer; its link function and labels are the client's.
  */
-#include "client/compile/operator.h"
+#include "client/compile/groups.h"
 
 #include <math.h>
 #include <string.h>
@@ -204,6 +204,26 @@ static ckks_status classifier_layer(ir_node *made, lowering *l, const model_node
     return CKKS_OK;
 }
 
+/* one of several models: probabilities that more of the program reads */
+static ckks_status probabilities_within(symbol *scores, lowering *l, const model_node *node,
+                                        const classifier *c, ckks_error *err) {
+    const uint32_t from = scores->node;
+    groups g;
+    const tensor *shares = &l->model->values[node->outputs[1]].sample;
+    ir_node last = {.kind = IR_ACTIVATION,
+                    .function = IR_SIGMOID,
+                    .count = l->graph->nodes[from].count,
+                    .a = from,
+                    .source = node->label};
+    ckks_status rc = CKKS_OK;
+    *scores = (symbol){.kind = SYMBOL_ENCRYPTED, .adds_up = c->is_mirrored || c->link == POST_SOFTMAX};
+    if (c->link == POST_SOFTMAX) {
+        rc = groups_by_runs(&g, node, shares, shares->count, l->memory, err);
+        if (rc == CKKS_OK) rc = groups_softmax(&last, l, node, &g, from, false, err);
+    }
+    return rc == CKKS_OK ? ir_append(&scores->node, l->graph, &last, err) : rc;
+}
+
 static ckks_status classifier_lower(lowering *l, const model_node *node, ckks_error *err) {
     classifier c;
     ir_node made;
@@ -219,16 +239,8 @@ static ckks_status classifier_lower(lowering *l, const model_node *node, ckks_er
     label.is_label = label.steps.has_label = true;
     l->symbols[node->outputs[0]] = label;
     if (c.link == POST_NONE) scores.kind = SYMBOL_ENCRYPTED;
-    /* one of several that are compared: probabilities that more of the program reads */
-    if (c.link == POST_SIGMOID && !l->is_final[node->outputs[1]]) {
-        ir_node sigmoid = {.kind = IR_ACTIVATION,
-                           .function = IR_SIGMOID,
-                           .count = l->graph->nodes[scores.node].count,
-                           .a = scores.node,
-                           .source = node->label};
-        scores = (symbol){.kind = SYMBOL_ENCRYPTED};
-        rc = ir_append(&scores.node, l->graph, &sigmoid, err);
-    }
+    if ((c.link == POST_SIGMOID || c.link == POST_SOFTMAX) && !l->is_final[node->outputs[1]])
+        rc = probabilities_within(&scores, l, node, &c, err);
     l->symbols[node->outputs[1]] = scores;
     return rc;
 }
@@ -285,9 +297,10 @@ static ckks_status normalizer_lower(lowering *l, const model_node *node, ckks_er
     size_t size;
     const uint8_t *norm = node_text(node, "norm", &size);
     const bool adds_up =
-        from->kind == SYMBOL_CLIENT && !from->is_label &&
-        (from->steps.link == POST_SOFTMAX || from->steps.link == POST_SOFTMAX_ZERO ||
-         (from->steps.link == POST_SIGMOID && is_mirrored_pair(&l->graph->nodes[from->node])));
+        (from->kind == SYMBOL_ENCRYPTED && from->adds_up) ||
+        (from->kind == SYMBOL_CLIENT && !from->is_label &&
+         (from->steps.link == POST_SOFTMAX || from->steps.link == POST_SOFTMAX_ZERO ||
+          (from->steps.link == POST_SIGMOID && is_mirrored_pair(&l->graph->nodes[from->node]))));
     if (!adds_up || !norm || !node_text_is(norm, size, "L1"))
         return lower_refuse(l, node, "it divides by a sum of values that are known only when decrypted",
                             "leave it out: the client can normalise the scores", err);

@@ -58,32 +58,68 @@ static ckks_status softmax_evaluate(evaluation *e, ckks_error *err) {
     return CKKS_OK;
 }
 
-/* Within the model: of x minus its group's mean, which changes nothing, so that the sum of n exponentials is
- * at least n and its reciprocal and logarithm are polynomials whatever the rows are. */
+/* One of two shares is the sigmoid of what it is ahead of the other: one polynomial. */
+static ckks_status shares_of_two(ir_node *last, lowering *l, const model_node *node, const groups *g,
+                                 uint32_t from, ckks_error *err) {
+    const uint32_t count = g->element_count;
+    sparse *m;
+    ckks_status rc = sparse_create(&m, l->memory, count, count, 2 * (uint64_t)count, err);
+    if (rc != CKKS_OK) return rc;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t *pair = g->member + (size_t)g->group[i] * 2;
+        for (uint32_t k = 0; k < 2; k++) {
+            m->column[2 * i + k] = pair[k];
+            m->value[2 * i + k] = pair[k] == i ? 1 : -1;
+        }
+        m->row_start[i + 1] = 2 * (i + 1);
+    }
+    *last = (ir_node){.kind = IR_ACTIVATION, .count = count, .function = IR_SIGMOID, .source = node->label};
+    if ((rc = lower_count(l, node, m, err)) != CKKS_OK) return rc;
+    return ir_linear(&last->a, l->graph, from, m, NULL, node->label, err);
+}
+
+/* Of x minus its group's mean, which changes nothing, so that the sum of n exponentials is at least n and its
+ * reciprocal and logarithm are polynomials whatever the rows are. */
+ckks_status groups_softmax(ir_node *last, lowering *l, const model_node *node, const groups *g, uint32_t from,
+                           bool takes_log, ckks_error *err) {
+    const uint32_t count = g->element_count;
+    uint32_t centred, powers, sum;
+    ir_node power = {.kind = IR_ACTIVATION, .count = count, .function = IR_EXP, .source = node->label};
+    ir_node total = {.kind = IR_ACTIVATION,
+                     .count = g->count,
+                     .function = takes_log ? IR_LOG : IR_POW,
+                     .parameters = {-1},
+                     .source = node->label};
+    *last = (ir_node){.kind = IR_PRODUCT, .count = count, .source = node->label};
+    if (g->run == 2 && !takes_log) return shares_of_two(last, l, node, g, from, err);
+    ckks_status rc = groups_append_centred(&centred, l, node, g, from, err);
+    power.a = centred;
+    if (rc == CKKS_OK) rc = ir_append(&powers, l->graph, &power, err);
+    if (rc == CKKS_OK) rc = groups_append_sum(&total.a, l, node, g, powers, 1, NULL, err);
+    if (rc == CKKS_OK) rc = ir_append(&sum, l->graph, &total, err);
+    if (rc == CKKS_OK) rc = groups_append_spread(&last->b, l, node, g, sum, NULL, err);
+    if (rc == CKKS_OK) last->a = takes_log ? centred : powers;
+    return rc;
+}
+
+/* within the model */
 static ckks_status softmax_polynomials(lowering *l, const model_node *node, ckks_error *err) {
     const tensor *x = &l->model->values[node->inputs[0]].sample;
-    const uint32_t axis = axis_of(node, x, softmax_axis(l->model)), count = x->count;
+    const uint32_t axis = axis_of(node, x, softmax_axis(l->model));
     bool is_within[TENSOR_RANK_MAX];
     groups g;
-    uint32_t sum, scaled;
-    ir_node power = {.kind = IR_ACTIVATION, .count = count, .function = IR_EXP, .source = node->label};
-    ir_node last = {.kind = IR_ACTIVATION, .function = IR_POW, .parameters = {-1}, .source = node->label};
-    ir_node made = {.kind = IR_PRODUCT, .count = count};
-    if (axis == MODEL_NONE || !count) return node_error(node, err, "axis is out of range");
+    ir_node last;
+    if (axis == MODEL_NONE || !x->count) return node_error(node, err, "axis is out of range");
     for (uint32_t i = 0; i < x->rank; i++)
         is_within[i] = i == axis || (i > axis && l->model->opset && l->model->opset < 13);
     ckks_status rc = groups_by_axes(&g, node, x, is_within, l->memory, err);
-    if (rc == CKKS_OK) rc = groups_append_centred(&power.a, l, node, &g, lower_symbol(l, node, 0)->node, err);
-    if (rc == CKKS_OK) rc = ir_append(&made.a, l->graph, &power, err);
-    if (rc == CKKS_OK) rc = groups_append_sum(&last.a, l, node, &g, made.a, 1, NULL, err);
+    if (rc == CKKS_OK)
+        rc = groups_softmax(&last, l, node, &g, lower_symbol(l, node, 0)->node, is_log(node), err);
     if (rc != CKKS_OK) return rc;
-    last.count = g.count;
-    if (is_log(node)) last.function = IR_LOG;
-    if ((rc = ir_append(&sum, l->graph, &last, err)) != CKKS_OK) return rc;
-    if ((rc = groups_append_spread(&scaled, l, node, &g, sum, NULL, err)) != CKKS_OK) return rc;
-    made.b = scaled;
-    if (!is_log(node)) return lower_append(l, node, &made, err);
-    return lower_difference(l, node, power.a, scaled, count, err);
+    if (is_log(node)) return lower_difference(l, node, last.a, last.b, x->count, err);
+    rc = lower_append(l, node, &last, err);
+    l->symbols[node->outputs[0]].adds_up = rc == CKKS_OK && g.count == 1;
+    return rc;
 }
 
 static ckks_status softmax_lower(lowering *l, const model_node *node, ckks_error *err) {
@@ -162,6 +198,8 @@ static ckks_status argmax_lower(lowering *l, const model_node *node, ckks_error 
     }
     made.kind = SYMBOL_CLIENT;
     made.is_label = made.steps.has_label = true;
+    /* a place among the scores, also where a classifier names them */
+    made.steps.labels = NULL, made.steps.label_numbers = NULL, made.steps.label_count = 0;
     l->symbols[node->outputs[0]] = made;
     return CKKS_OK;
 }

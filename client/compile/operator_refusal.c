@@ -13,6 +13,10 @@
 #define RECURRENT "steps that feed each other are as many levels, more than there are"
 #define FEED_FORWARD                                                                                         \
     "use one-dimensional convolutions over the sequence, or a dense network on features of it"
+#define TF_FUNCTION "a function of TensorFlow that the exporter left as it is, and no operator"
+#define TF_INLINED                                                                                           \
+    "export with the torch backend (KERAS_BACKEND=torch; .keras files load there), or write the layer with " \
+    "others: a convolution with groups as one for each group and Concatenate"
 
 typedef struct refusal_row {
     const char *type, *reason, *way_out;
@@ -33,6 +37,8 @@ static const refusal_row rows[] = {
     {"If", "a branch on encrypted data cannot be taken", "export the branch that inference takes"},
     {"Attention", "scores between positions are softmaxed, which divides by encrypted values",
      "use convolutions or a linear attention without a softmax"},
+    {"StatefulPartitionedCall", TF_FUNCTION, TF_INLINED},
+    {"PartitionedCall", TF_FUNCTION, TF_INLINED},
     {"RandomNormal", "it gives other numbers each time", "export the model in evaluation mode"},
     {"RandomUniform", "it gives other numbers each time", "export the model in evaluation mode"},
     {"QuantizeLinear", QUANTISED, FLOAT_MODEL},

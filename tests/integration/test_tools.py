@@ -135,8 +135,15 @@ def explain_goes_through_the_layers(here):
     for layer in found["layers"] + [found]:
         assert layer["measured_ms"] > 0 and layer["predicted_ms"] > 0
     print(f"  pima-diabetes: {found['measured_ms']:.1f} ms measured, {found['predicted_ms']:.1f} ms predicted, on a machine that does other things")
+    costs, probes = found["cost"]["ns"], found["cost"]["probes"]
+    for layer in found["layers"]:
+        counted = sum(costs.get(kernel, 0) * passes for kernel, passes in layer["passes"].items())
+        assert abs(1e-6 * counted - layer["predicted_ms"]) < 1e-6 * layer["predicted_ms"]
+    errors = [abs(probe["fitted_ns"] / probe["measured_ns"] - 1) for probe in probes]
+    assert len(probes) >= 20 and abs(max(errors) - found["cost"]["largest_probe_error"]) < 1e-6, errors
     again = here.json("explain", here.path("pima.ckm"), "--no-measure")  # the cost model is kept
     assert abs(again["predicted_ms"] - found["predicted_ms"]) < 1e-5 * found["predicted_ms"] and again["measured_ms"] is None
+    assert again["cost"]["probes"] == []
     with open(here.path("pima.html"), encoding="utf-8") as file:
         page = file.read()
     assert page.startswith("<!DOCTYPE html>") and page.count("<rect") == 3 and "MatMul1" in page

@@ -1,0 +1,242 @@
+/* What exporters make of common layers, spelled as they spell it: read for what it means, or refused with the
+ * way out. */
+#include "client/compile/compile.h"
+#include "client/compile/lower.h"
+#include "client/compile/model.h"
+#include "client/compile/operator.h"
+#include "tests/support/onnx_builder.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+// cmocka wants these first
+#include <cmocka.h>
+
+#define CHECK_STATUS(call, expected) assert_string_equal(ckks_status_name(call), ckks_status_name(expected))
+
+static const int64_t four[] = {-1, 4}, one_row[] = {1, 4};
+
+static ckks_status parse(onnx_model **out, onnx_builder *b, ckks_error *err) {
+    size_t size;
+    uint8_t *bytes = onnx_builder_finish(b, &size);
+    onnx_builder_destroy(b);
+    const ckks_status rc = onnx_model_parse(out, bytes, size, err);
+    free(bytes);
+    return rc;
+}
+
+/* 0.5 x * Erfc(-x / sqrt 2), Erfc being no operator of ONNX */
+static void gelu_of_keras_with_tensorflow_is_gelu(void **state) {
+    (void)state;
+    static const float half = 0.5f, root = 0.70710678f;
+    ckks_error err = {0};
+    onnx_model *m;
+    lowered_model lowered;
+    arena memory = {0};
+    const double row[4] = {-3, -0.5, 0.25, 2};
+    double scores[4];
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, four);
+    onnx_builder_tensor(b, "half", 0, NULL, 1, &half);
+    onnx_builder_tensor(b, "root", 0, NULL, 1, &root);
+    onnx_builder_node(b, "", "Mul", "Gelu/mul", "half,x", "h");
+    onnx_builder_node(b, "", "Neg", "Gelu/Neg", "x", "n");
+    onnx_builder_node(b, "", "Mul", "Gelu/mul_1", "n,root", "z");
+    onnx_builder_node(b, "", "Erfc", "Gelu/Erfc", "z", "e");
+    onnx_builder_node(b, "", "Mul", "Gelu/mul_2", "h,e", "y");
+    onnx_builder_output(b, "y");
+    CHECK_STATUS(parse(&m, b, &err), CKKS_OK);
+    CHECK_STATUS(onnx_interpret(scores, m, row, 1, &err), CKKS_OK);
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs(scores[i] - 0.5 * row[i] * (1 + erf(row[i] / sqrt(2)))) < 1e-7);
+    CHECK_STATUS(model_lower(&lowered, m, &memory, &err), CKKS_OK);
+    ir_graph *g = &lowered.graph;
+    ir_count_uses(g);
+    CHECK_STATUS(ir_fold(g, &err), CKKS_OK);
+    uint32_t activations = 0, products = 0;
+    for (uint32_t k = 0; k < g->count; k++) {
+        if (!g->nodes[k].use_count) continue;
+        products += g->nodes[k].kind == IR_PRODUCT;
+        if (g->nodes[k].kind != IR_ACTIVATION) continue;
+        activations++;
+        assert_string_equal(ir_function_name(g->nodes[k].function), "gelu");
+    }
+    assert_int_equal(activations, 1);
+    assert_int_equal(products, 0);
+    arena_fini(&memory);
+    onnx_model_destroy(m);
+}
+
+static onnx_builder *two_inputs(const char *second) {
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, four);
+    onnx_builder_input(b, second, 2, one_row);
+    char inputs[64];
+    snprintf(inputs, sizeof inputs, "x,%s", second);
+    onnx_builder_node(b, "", "Sub", "difference", inputs, "y");
+    onnx_builder_output(b, "y");
+    return b;
+}
+
+static void a_constant_that_became_an_input_is_refused_with_the_way_out(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    onnx_model *m;
+    CHECK_STATUS(parse(&m, two_inputs("net/normalization_1/Sub/y:0"), &err), CKKS_UNSUPPORTED);
+    assert_string_equal(err.field, "net/normalization_1/Sub/y:0");
+    assert_non_null(strstr(err.message, "Rescaling"));
+    /* an input whose batch axis was forgotten is one */
+    CHECK_STATUS(parse(&m, two_inputs("z"), &err), CKKS_OK);
+    assert_int_equal(onnx_model_input_count(m), 8);
+    onnx_model_destroy(m);
+}
+
+static void a_function_left_by_tensorflow_is_refused_with_the_way_out(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    onnx_model *m;
+    const char *reason, *way_out;
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, four);
+    onnx_builder_node(b, "", "StatefulPartitionedCall", "conv/StatefulPartitionedCall", "x", "y");
+    onnx_builder_output(b, "y");
+    CHECK_STATUS(parse(&m, b, &err), CKKS_UNSUPPORTED);
+    assert_string_equal(err.field, "conv/StatefulPartitionedCall");
+    operator_way_out("StatefulPartitionedCall", &reason, &way_out);
+    assert_non_null(strstr(way_out, "KERAS_BACKEND=torch"));
+}
+
+/* ---- several models of scikit-learn in one: probabilities that more of the program reads ---- */
+
+#define CLASSES 3
+static const float first_weights[12] = {0.5f, -0.25f, 1, 0, -0.5f, 0.75f, 0.25f, 0.5f, 0, 1, -1, 0.25f};
+static const float second_weights[12] = {1, 0, 0.5f, -0.75f, 0, 0.5f, -0.5f, 0.25f, -1, 0.25f, 0, 1};
+static const int64_t class_numbers[CLASSES] = {0, 1, 2};
+
+static void classifier(onnx_builder *b, const char *name, const char *input, const char *outputs,
+                       size_t weight_count, const float *weights, size_t classes, const char *link) {
+    static const float zeros[CLASSES];
+    Onnx__Node *n = onnx_builder_node(b, "ai.onnx.ml", "LinearClassifier", name, input, outputs);
+    onnx_builder_floats(b, n, "coefficients", weight_count, weights);
+    onnx_builder_floats(b, n, "intercepts", weight_count == 12 ? 3 : weight_count == 8 ? 2 : 1, zeros);
+    onnx_builder_ints(b, n, "classlabels_ints", classes, class_numbers);
+    onnx_builder_text(b, n, "post_transform", link);
+}
+
+static void whole(onnx_builder *b, const char *name, size_t count, const int64_t *values) {
+    const int64_t dims[] = {(int64_t)count};
+    Onnx__Tensor *t = onnx_builder_tensor(b, name, 1, dims, 0, NULL);
+    t->data_type = ELEMENT_INT64;
+    t->int64_data = (int64_t *)(uintptr_t)values, t->n_int64_data = count;
+}
+
+static void normalizer(onnx_builder *b, const char *input, const char *output) {
+    onnx_builder_text(b, onnx_builder_node(b, "ai.onnx.ml", "Normalizer", "sum_to_one", input, output),
+                      "norm", "L1");
+}
+
+static void shares(double *out, const float *weights, const double *row) {
+    double total = 0;
+    for (int c = 0; c < CLASSES; c++) {
+        double score = 0;
+        for (int k = 0; k < 4; k++) score += (double)weights[4 * c + k] * row[k];
+        total += out[c] = exp(score);
+    }
+    for (int c = 0; c < CLASSES; c++) out[c] /= total;
+}
+
+static double logistic(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+/* the interpreter's scores and the graph's, for one row */
+static void evaluate(double *clear, double *graph, onnx_builder *b, const double *row, uint32_t count) {
+    ckks_error err = {0};
+    onnx_model *m;
+    lowered_model lowered;
+    arena memory = {0};
+    ir_run run;
+    if (parse(&m, b, &err) != CKKS_OK) fail_msg("%s: %s", err.field, err.message);
+    assert_int_equal(onnx_model_score_count(m), count);
+    CHECK_STATUS(onnx_interpret(clear, m, row, 1, &err), CKKS_OK);
+    CHECK_STATUS(model_lower(&lowered, m, &memory, &err), CKKS_OK);
+    ir_count_uses(&lowered.graph);
+    CHECK_STATUS(ir_fold(&lowered.graph, &err), CKKS_OK);
+    CHECK_STATUS(ir_run_init(&run, &lowered.graph, &memory, &err), CKKS_OK);
+    CHECK_STATUS(ir_run_row(&run, &lowered.graph, row, &err), CKKS_OK);
+    memcpy(graph, run.values[lowered.graph.output], count * sizeof *graph);
+    arena_fini(&memory);
+    onnx_model_destroy(m);
+}
+
+static void probabilities_of_several_classifiers_are_averaged(void **state) {
+    (void)state;
+    static const float half = 0.5f;
+    const double row[4] = {0.7, -1.2, 0.4, 2};
+    double a[CLASSES], c[CLASSES], clear[CLASSES], graph[CLASSES];
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, four);
+    onnx_builder_tensor(b, "half", 0, NULL, 1, &half);
+    classifier(b, "first", "x", "l1,p1", 12, first_weights, CLASSES, "SOFTMAX");
+    classifier(b, "second", "x", "l2,p2", 12, second_weights, CLASSES, "SOFTMAX");
+    normalizer(b, "p1", "n1");
+    normalizer(b, "p2", "n2");
+    onnx_builder_node(b, "", "Add", "both", "n1,n2", "sum");
+    onnx_builder_node(b, "", "Mul", "mean", "sum,half", "probabilities");
+    onnx_builder_int(b, onnx_builder_node(b, "", "ArgMax", "place", "probabilities", "place"), "axis", 1);
+    onnx_builder_output(b, "place");
+    onnx_builder_output(b, "probabilities");
+    evaluate(clear, graph, b, row, CLASSES);
+    shares(a, first_weights, row);
+    shares(c, second_weights, row);
+    for (int i = 0; i < CLASSES; i++) {
+        assert_true(fabs(clear[i] - 0.5 * (a[i] + c[i])) < 1e-9);
+        assert_true(fabs(graph[i] - 0.5 * (a[i] + c[i])) < 1e-9);
+    }
+}
+
+/* StackingClassifier: the second column of each model's probabilities goes into another one, whose place of
+ * the largest is named */
+static void a_classifier_reads_the_probabilities_of_others(void **state) {
+    (void)state;
+    static const float last[2] = {1.5f, -2};
+    const double row[4] = {0.3, 1.1, -0.6, 0.9};
+    double clear[2], graph[2], p = 0, q[2] = {0, 0};
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, four);
+    whole(b, "column", 1, class_numbers + 1);
+    whole(b, "classes", 2, class_numbers);
+    classifier(b, "first", "x", "l1,p1", 4, first_weights, 2, "LOGISTIC");
+    /* two columns of a softmax are one sigmoid */
+    classifier(b, "second", "x", "l2,p2", 8, second_weights, 2, "SOFTMAX");
+    onnx_builder_node(b, "ai.onnx.ml", "ArrayFeatureExtractor", "of_first", "p1,column", "c1");
+    onnx_builder_node(b, "ai.onnx.ml", "ArrayFeatureExtractor", "of_second", "p2,column", "c2");
+    onnx_builder_int(b, onnx_builder_node(b, "", "Concat", "join", "c1,c2", "joined"), "axis", 1);
+    classifier(b, "stacked", "joined", "label,scores", 2, last, 2, "LOGISTIC");
+    onnx_builder_int(b, onnx_builder_node(b, "", "ArgMax", "place", "scores", "place"), "axis", 1);
+    onnx_builder_node(b, "ai.onnx.ml", "ArrayFeatureExtractor", "name", "classes,place", "named");
+    onnx_builder_output(b, "named");
+    onnx_builder_output(b, "scores");
+    evaluate(clear, graph, b, row, 2);
+    for (int k = 0; k < 4; k++) {
+        p += (double)first_weights[k] * row[k];
+        q[0] += (double)second_weights[k] * row[k], q[1] += (double)second_weights[4 + k] * row[k];
+    }
+    const double score = 1.5 * logistic(p) - 2 * logistic(q[1] - q[0]);
+    assert_true(fabs(clear[1] - score) < 1e-9 && fabs(clear[0] + score) < 1e-9);
+    assert_true(fabs(graph[1] - score) < 1e-9 && fabs(graph[0] + score) < 1e-9);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gelu_of_keras_with_tensorflow_is_gelu),
+        cmocka_unit_test(a_constant_that_became_an_input_is_refused_with_the_way_out),
+        cmocka_unit_test(a_function_left_by_tensorflow_is_refused_with_the_way_out),
+        cmocka_unit_test(probabilities_of_several_classifiers_are_averaged),
+        cmocka_unit_test(a_classifier_reads_the_probabilities_of_others),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
