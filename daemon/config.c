@@ -92,6 +92,7 @@ static const key_info keys[] = {
     KEY("keys", "tenant_key_bytes", TYPE_BYTES, tenant_key_bytes, "16G", 1 * MIB, 16 * TIB),
     KEY("keys", "tenant_key_sets", TYPE_U32, tenant_key_sets, "64", 1, 65536),
     KEY("keys", "upload_expire_s", TYPE_U64, upload_expire_s, "86400", 1, 31536000),
+    KEY("keys", "unused_days", TYPE_U32, unused_days, "0", 0, 36500),
     KEY("log", "level", TYPE_LEVEL, log_level, "info", 0, 0),
     KEY("drain", "linger_ms", TYPE_U64, linger_ms, "0", 0, DAY_MS),
     KEY("drain", "drain_timeout_ms", TYPE_U64, drain_timeout_ms, "30000", 0, DAY_MS),

@@ -70,6 +70,7 @@ typedef struct config {
     uint64_t tenant_key_bytes;
     uint32_t tenant_key_sets;
     uint64_t upload_expire_s;
+    uint32_t unused_days; /* 0: key sets stay */
     /* [log] */
     uint32_t log_level; /* log_level */
     /* [drain] */

@@ -358,15 +358,20 @@ void keys_close(server *s) {
 /* ---- housekeeping ---- */
 
 #define USES_MAX 64u
+#define DAY_S    86400u
+
+typedef struct tick_set {
+    char tenant[TOKEN_NAME_MAX + 1];
+    uint8_t id[KEY_SET_ID_BYTES];
+    uint64_t used_unix;
+} tick_set;
 
 typedef struct tick_job {
     key_job job;
-    uint32_t count;
-    struct {
-        char tenant[TOKEN_NAME_MAX + 1];
-        uint8_t id[KEY_SET_ID_BYTES];
-        uint64_t used_unix;
-    } used[USES_MAX];
+    uint32_t used_count, unused_count;
+    tick_set used[USES_MAX];   /* to be noted */
+    tick_set unused[USES_MAX]; /* to be evicted; nobody is let to them meanwhile */
+    bool is_noted, is_evicted[USES_MAX];
 } tick_job;
 
 static void tick_run(key_job *job) {
@@ -375,25 +380,73 @@ static void tick_run(key_job *job) {
     uint32_t dropped = 0;
     ckks_error err = {0};
     ckks_status rc = keystore_expire(store, clock_unix_s(), &dropped, &err);
-    for (uint32_t i = 0; i < tick->count && rc == CKKS_OK; i++)
+    for (uint32_t i = 0; i < tick->used_count && rc == CKKS_OK; i++)
         rc = keystore_used(store, tick->used[i].tenant, tick->used[i].id, tick->used[i].used_unix, &err);
+    tick->is_noted = rc == CKKS_OK;
+    for (uint32_t i = 0; i < tick->unused_count && rc == CKKS_OK; i++) {
+        const tick_set *set = &tick->unused[i];
+        rc = keystore_evict(store, set->tenant, set->id, set->used_unix, &tick->is_evicted[i], &err);
+    }
     if (rc != CKKS_OK) log_write(LOG_LEVEL_ERROR, "event=catalogue_failed message=\"%.200s\"", err.message);
     if (dropped) log_write(LOG_LEVEL_NOTICE, "event=uploads_expired count=%u", dropped);
 }
+
+/* What the catalogue did not take is as it was. */
 static void tick_done(key_job *job) {
-    free(LIST_ENTRY(job, tick_job, job));
+    tick_job *tick = LIST_ENTRY(job, tick_job, job);
+    server *s = job->server;
+    for (uint32_t i = 0; i < tick->used_count && !tick->is_noted; i++) {
+        key_entry *entry = keys_find(s, tick->used[i].tenant, tick->used[i].id);
+        if (entry) entry->is_used_dirty = true;
+    }
+    for (uint32_t i = 0; i < tick->unused_count; i++) {
+        const tick_set *set = &tick->unused[i];
+        key_entry *entry = keys_find(s, set->tenant, set->id);
+        if (tick->is_evicted[i])
+            log_write(LOG_LEVEL_NOTICE, "event=keys_expired tenant=%s used_unix=%llu", set->tenant,
+                      (unsigned long long)set->used_unix);
+        else if (entry && entry->record.used_unix == set->used_unix)
+            entry->record.state = KEYSTORE_COMMITTED;
+    }
+    free(tick);
+}
+
+static uint64_t unused_limit_s(const server *s, const char *tenant) {
+    const tenant_account *account = tenants_find(&s->tenants, tenant);
+    const uint64_t days =
+        account && account->quota.key_days ? account->quota.key_days : s->config.unused_days;
+    return days * DAY_S;
+}
+
+static bool has_expired(const key_entry *entry, uint64_t now_unix) {
+    const uint64_t limit_s = unused_limit_s(entry->server, entry->record.tenant);
+    return limit_s && entry->record.state == KEYSTORE_COMMITTED && entry->residency != KEYS_LOADING &&
+           list_is_empty(&entry->pinned) && list_is_empty(&entry->waiting) &&
+           now_unix > entry->record.used_unix && now_unix - entry->record.used_unix > limit_s;
+}
+
+static void tick_add(tick_set *sets, uint32_t *count, const key_entry *entry) {
+    tick_set *set = &sets[(*count)++];
+    memcpy(set->tenant, entry->record.tenant, sizeof set->tenant);
+    memcpy(set->id, entry->record.id, sizeof set->id);
+    set->used_unix = entry->record.used_unix;
 }
 
 void keys_tick(server *s) {
+    const uint64_t now_unix = clock_unix_s();
     tick_job *tick = calloc(1, sizeof *tick);
     if (!tick) return;
     for (uint32_t i = 0; i < KEYS_BUCKETS; i++) LIST_EACH(link, &s->keys.buckets[i]) {
             key_entry *entry = LIST_ENTRY(link, key_entry, link);
-            if (!entry->is_used_dirty || tick->count == USES_MAX) continue;
-            entry->is_used_dirty = false;
-            memcpy(tick->used[tick->count].tenant, entry->record.tenant, sizeof entry->record.tenant);
-            memcpy(tick->used[tick->count].id, entry->record.id, KEY_SET_ID_BYTES);
-            tick->used[tick->count++].used_unix = entry->record.used_unix;
+            if (tick->unused_count < USES_MAX && has_expired(entry, now_unix)) {
+                tick_add(tick->unused, &tick->unused_count, entry);
+                entry->record.state = KEYSTORE_EVICTED;
+                entry->is_used_dirty = false;
+                if (entry->residency == KEYS_RESIDENT) entry_evict(entry);
+            } else if (entry->is_used_dirty && tick->used_count < USES_MAX) {
+                tick_add(tick->used, &tick->used_count, entry);
+                entry->is_used_dirty = false;
+            }
         }
     tick->job.run = tick_run;
     tick->job.done = tick_done;

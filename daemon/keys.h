@@ -96,7 +96,8 @@ void keys_submit(struct server *s, key_job *job);
 uint32_t keys_waiting(const struct server *s);
 /* Is the pool at work for us? */
 bool keys_are_idle(const struct server *s);
-/* Every minute or so: notes uses in the catalogue, expires uploads. */
+/* At start and every minute or so: notes uses in the catalogue, expires uploads, evicts key sets that nobody
+ * used for their tenant's time. */
 void keys_tick(struct server *s);
 void keys_publish_metrics(struct server *s);
 

@@ -527,6 +527,22 @@ ckks_status keystore_used(keystore *ks, const char *tenant, const uint8_t id[KEY
     return bound == CKKS_OK ? sql_step_done(ks, statement, err) : bound;
 }
 
+ckks_status keystore_evict(keystore *ks, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES],
+                           uint64_t used_unix, bool *is_evicted, ckks_error *err) {
+    sqlite3_stmt *statement = NULL;
+    *is_evicted = false;
+    ckks_status rc = sql_prepare(ks, &statement,
+                                 "UPDATE key_sets SET state = 3 WHERE tenant = ?1 AND id = ?2 AND state = 2"
+                                 " AND used <= ?3",
+                                 tenant, id, err);
+    if (rc != CKKS_OK) return rc;
+    rc = sql_bound(ks, &statement, sqlite3_bind_int64(statement, 3, (sqlite3_int64)used_unix), err);
+    if (rc == CKKS_OK) rc = sql_step_done(ks, statement, err);
+    if (rc != CKKS_OK) return rc;
+    *is_evicted = sqlite3_changes(ks->db) == 1;
+    return *is_evicted ? drop_payload(ks, id, err) : CKKS_OK;
+}
+
 ckks_status keystore_map_payload(const keystore *ks, const uint8_t id[KEY_SET_ID_BYTES],
                                  const uint8_t *manifest, size_t manifest_bytes, keystore_payload *out,
                                  ckks_error *err) {

@@ -102,6 +102,10 @@ ckks_status keystore_delete_tenant(keystore *ks, const char *tenant, ckks_error 
 /* keystore_used notes when a set was last used. */
 ckks_status keystore_used(keystore *ks, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES],
                           uint64_t used_unix, ckks_error *err);
+/* keystore_evict: the set's payload goes, and it is EVICTED, if it is COMMITTED and was not used after
+ * `used_unix`; *is_evicted says so. */
+ckks_status keystore_evict(keystore *ks, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES],
+                           uint64_t used_unix, bool *is_evicted, ckks_error *err);
 /* keystore_expire drops uploads that rested too long; *dropped counts. */
 ckks_status keystore_expire(keystore *ks, uint64_t now_unix, uint32_t *dropped, ckks_error *err);
 

@@ -231,7 +231,7 @@ ckks_status server_start(server *s, ckks_error *err) {
     if ((rc = lend_blocks(s, err)) != CKKS_OK) goto out;
     if ((rc = models_init(&s->models, err)) != CKKS_OK) goto out;
     if ((rc = start_timers(s, err)) != CKKS_OK) goto out;
-    s->next_key_tick_ns = clock_now_ns() + KEY_TICK_NS;
+    s->next_key_tick_ns = clock_now_ns();
     if ((rc = models_scan(s, false, err)) != CKKS_OK) goto out;
     notify_status("loading %u models", s->models.load_pending);
     if (s->models.load_pending == 0) {

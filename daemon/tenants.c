@@ -27,6 +27,10 @@ static tenant_account *find(const tenant_registry *t, const char *name) {
     return NULL;
 }
 
+const tenant_account *tenants_find(const tenant_registry *t, const char *name) {
+    return find(t, name);
+}
+
 static tenant_account *find_or_add(tenant_registry *t, const char *name) {
     tenant_account *one = find(t, name);
     if (one || !(one = calloc(1, sizeof *one))) return one;
@@ -40,6 +44,7 @@ static void widen(token_quota *quota, const token_quota *by) {
     if (by->key_bytes > quota->key_bytes) quota->key_bytes = by->key_bytes;
     if (by->key_sets > quota->key_sets) quota->key_sets = by->key_sets;
     if (by->queued > quota->queued) quota->queued = by->queued;
+    if (by->key_days > quota->key_days) quota->key_days = by->key_days;
 }
 
 ckks_status tenants_replace(tenant_registry *t, token_table *table, ckks_error *err) {

@@ -33,6 +33,8 @@ ckks_status tenants_replace(tenant_registry *t, token_table *table, ckks_error *
 ckks_status tenants_verify(tenant_registry *t, tenant_account **out, const char *token, uint32_t scope,
                            ckks_error *err);
 
+/* tenants_find: NULL for a name that no token has had since the start. */
+const tenant_account *tenants_find(const tenant_registry *t, const char *name);
 uint32_t tenants_count(const tenant_registry *t);
 
 #endif

@@ -107,9 +107,10 @@ static ckks_status quota_parse(token_quota *out, const char *text, size_t length
         const bool is_bytes = name == 9 && memcmp(item, "key_bytes", 9) == 0;
         const bool is_sets = name == 8 && memcmp(item, "key_sets", 8) == 0;
         const bool is_queued = name == 6 && memcmp(item, "queued", 6) == 0;
-        if (!is_bytes && !is_sets && !is_queued)
+        const bool is_days = name == 8 && memcmp(item, "key_days", 8) == 0;
+        if (!is_bytes && !is_sets && !is_queued && !is_days)
             return ckks_error_set(err, CKKS_MALFORMED, "quota",
-                                  "unknown quota '%.*s' (key_bytes, key_sets, queued)",
+                                  "unknown quota '%.*s' (key_bytes, key_sets, queued, key_days)",
                                   (int)(name > 32 ? 32 : name), item);
         if (!colon || !word_number(&value, colon + 1, digits, is_bytes) || (!is_bytes && value > UINT32_MAX))
             return ckks_error_set(err, CKKS_MALFORMED, "quota", "quota %.*s needs a positive number",
@@ -117,6 +118,7 @@ static ckks_status quota_parse(token_quota *out, const char *text, size_t length
         if (is_bytes) out->key_bytes = value;
         if (is_sets) out->key_sets = (uint32_t)value;
         if (is_queued) out->queued = (uint32_t)value;
+        if (is_days) out->key_days = (uint32_t)value;
         at = end + 1;
     }
     return CKKS_OK;
@@ -355,8 +357,9 @@ char *token_entry_print(const token_entry *entry, char line[TOKEN_LINE_MAX]) {
         uint64_t value;
     } quotas[] = {{"key_bytes", entry->quota.key_bytes},
                   {"key_sets", entry->quota.key_sets},
-                  {"queued", entry->quota.queued}};
-    for (size_t i = 0; i < 3; i++)
+                  {"queued", entry->quota.queued},
+                  {"key_days", entry->quota.key_days}};
+    for (size_t i = 0; i < sizeof quotas / sizeof *quotas; i++)
         if (quotas[i].value)
             used +=
                 (size_t)snprintf(quota + used, sizeof quota - used, "%s%s:%llu",

@@ -6,9 +6,9 @@
  *
  *   id  sha256-of-secret  tenant  scope[,scope...]  [quota=name:value[,name:value...]]
  *
- * Scopes: infer, key-write, admin. Quotas: key_bytes (with K, M, G, T), key_sets, queued; an absent quota is
- * the daemon's default. Empty lines and text after '#' are comments. The secret has 256 bits of entropy, so
- * that a fast hash is enough.
+ * Scopes: infer, key-write, admin. Quotas: key_bytes (with K, M, G, T), key_sets, queued, key_days; an absent
+ * quota is the daemon's default. Empty lines and text after '#' are comments. The secret has 256 bits of
+ * entropy, so that a fast hash is enough.
  *
  * Deliberately absent: expiry (remove the line and reload) and tokens chosen by people.
  */
@@ -38,6 +38,7 @@ typedef struct token_quota {
     uint64_t key_bytes; /* committed and staged key payloads of the tenant */
     uint32_t key_sets;  /* committed and staged key sets of the tenant */
     uint32_t queued;    /* requests of the tenant waiting or running */
+    uint32_t key_days;  /* key sets unused for so long are evicted */
 } token_quota;
 
 typedef struct token_entry {

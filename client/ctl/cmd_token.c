@@ -22,7 +22,8 @@ enum {
     OPTION_SCOPES,
     OPTION_KEY_BYTES,
     OPTION_KEY_SETS,
-    OPTION_QUEUED
+    OPTION_QUEUED,
+    OPTION_KEY_DAYS
 };
 static const struct argp_option options[] = {
     {"file", OPTION_FILE, "FILE", 0, "the daemon's token file (default /etc/ckksd/tokens)", 0},
@@ -33,6 +34,8 @@ static const struct argp_option options[] = {
     {"key-bytes", OPTION_KEY_BYTES, "N", 0, "quota: bytes of keys", 0},
     {"key-sets", OPTION_KEY_SETS, "N", 0, "quota: key sets", 0},
     {"queued", OPTION_QUEUED, "N", 0, "quota: requests waiting or running", 0},
+    {"key-days", OPTION_KEY_DAYS, "N", 0, "keys unused for so many days are evicted, to be uploaded again",
+     0},
     {0}};
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -64,6 +67,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case OPTION_QUEUED:
         a->quota.queued = (uint32_t)ctl_take_count(state, argument, UINT32_MAX, "queued");
+        return 0;
+    case OPTION_KEY_DAYS:
+        a->quota.key_days = (uint32_t)ctl_take_count(state, argument, UINT32_MAX, "key-days");
         return 0;
     case ARGP_KEY_ARG:
         if (a->action) argp_usage(state);

@@ -411,9 +411,34 @@ static void every_failing_allocation_is_reported_and_a_retry_works(void **state)
     upload("acme");
 }
 
+static void an_unused_set_is_evicted_and_can_be_uploaded_again(void **state) {
+    (void)state;
+    bool is_evicted = true;
+    upload("acme");
+    upload("bolt");
+    assert_int_equal(keystore_used(ks, "acme", keys.id, NOW + 10, NULL), CKKS_OK);
+    assert_int_equal(keystore_evict(ks, "acme", keys.id, NOW + 9, &is_evicted, NULL), CKKS_OK);
+    assert_false(is_evicted); /* it was used since */
+    assert_int_equal(look("acme"), KEYSTORE_COMMITTED);
+    assert_int_equal(keystore_evict(ks, "acme", keys.id, NOW + 10, &is_evicted, NULL), CKKS_OK);
+    assert_true(is_evicted);
+    assert_int_equal(look("acme"), KEYSTORE_EVICTED);
+    assert_int_equal(look("bolt"), KEYSTORE_COMMITTED); /* of the same file */
+    assert_int_equal(files_in("payload"), 1);
+    assert_int_equal(keystore_evict(ks, "acme", keys.id, NOW + 10, &is_evicted, NULL), CKKS_OK);
+    assert_false(is_evicted); /* it is already */
+    assert_int_equal(keystore_evict(ks, "bolt", keys.id, NOW, &is_evicted, NULL), CKKS_OK);
+    assert_int_equal(files_in("payload"), 0);
+    reopen();
+    assert_int_equal(look("acme"), KEYSTORE_EVICTED);
+    upload("acme");
+    assert_int_equal(look("acme"), KEYSTORE_COMMITTED);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
+        T(an_unused_set_is_evicted_and_can_be_uploaded_again),
         T(an_upload_becomes_visible_at_commit_and_is_what_was_sent),
         T(an_upload_resumes_after_a_restart_where_it_was),
         T(parts_are_idempotent_and_checked),

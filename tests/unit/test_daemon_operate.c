@@ -3,6 +3,7 @@
 #include "tests/support/daemon_words.h"
 #include "tests/support/fixtures.h"
 
+#include <sqlite3.h>
 #include <sys/wait.h>
 
 static void reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_whole(void **state) {
@@ -145,6 +146,46 @@ static void administration_answers_on_its_own_socket(void **state) {
     assert_int_equal(daemon_wait(&d), 0);
 }
 
+/* As if nobody had used any key set for so long. */
+static void let_days_pass(uint32_t days) {
+    char path[128], text[96];
+    sqlite3 *db = NULL;
+    snprintf(path, sizeof path, "%s/data/catalogue.sqlite", d.folder);
+    snprintf(text, sizeof text, "UPDATE key_sets SET used = used - %u", days * 86400);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+static void key_sets_that_nobody_uses_are_evicted_by_their_tenants_time(void **state) {
+    (void)state;
+    char path[128], token[TOKEN_TEXT_SIZE];
+    token_entry entry;
+    snprintf(path, sizeof path, "%s/tokens", d.folder);
+    assert_int_equal(token_generate(token, &entry, "bobs", "bolt", TOKEN_SCOPE_INFER, NULL), CKKS_OK);
+    entry.quota.key_days = 5;
+    assert_int_equal(token_file_add(path, &entry, NULL), CKKS_OK);
+    start_with_keys(NULL, NULL, NULL);
+    tiny_client_register(&bob);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_int_equal(daemon_stop(&d), 0);
+    let_days_pass(3);
+    daemon_start(&d, NULL, NULL, NULL); /* without a limit they stay */
+    assert_int_equal(tiny_client_infer(&bob, x, 0), 0);
+    assert_int_equal(daemon_stop(&d), 0);
+    let_days_pass(3);
+    daemon_start(&d, "[keys]\nunused_days = 2\n", NULL, NULL);
+    log_wait("event=keys_expired tenant=acme");
+    char reason[32];
+    assert_int_equal(end(begin(&alice, NULL, 0), reason), ckks_status_rpc(CKKS_KEY_EVICTED));
+    assert_string_equal(reason, "KEY_EVICTED");
+    assert_int_equal(tiny_client_infer(&bob, x, 0), 0); /* his time is longer */
+    tiny_client_register(&alice);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_false(daemon_logged(&d, "event=keys_expired tenant=bolt"));
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
 /* Lets the watchdog's readings go on until the log has the line. */
 static void wait_for(const char *line) {
     for (int i = 0; i < 100 && !daemon_logged(&d, line); i++) usleep(50000);
@@ -222,6 +263,7 @@ int main(void) {
         T(reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_whole),
         T(an_unloaded_version_is_retired_by_name_and_can_come_back),
         T(a_cards_health_is_published_and_its_trouble_is_logged_once),
+        T(key_sets_that_nobody_uses_are_evicted_by_their_tenants_time),
         T(the_metrics_page_is_what_prometheus_reads),
         T(versions_can_come_and_go_without_end),
         T(administration_answers_on_its_own_socket),

@@ -92,12 +92,15 @@ static ckks_status count_one(void *context, keystore_record *record) {
 /* begin, parts, commit, use, walk, delete, and everything of a tenant */
 static ckks_status live(ckks_error *err) {
     uint32_t count = 0, dropped;
+    bool is_evicted = false;
     ckks_status rc = upload("acme", err);
     if (rc == CKKS_OK) rc = upload("acme", err); /* it is there */
     if (rc == CKKS_OK) rc = keystore_used(ks, "acme", keys.id, NOW + 1, err);
     if (rc == CKKS_OK) rc = keystore_each(ks, count_one, &count, err);
     if (rc == CKKS_OK) assert_int_equal(count, 2);
     if (rc == CKKS_OK) rc = keystore_expire(ks, NOW, &dropped, err);
+    if (rc == CKKS_OK) rc = keystore_evict(ks, "acme", keys.id, NOW + 1, &is_evicted, err);
+    if (rc == CKKS_OK) assert_true(is_evicted);
     if (rc == CKKS_OK) rc = keystore_delete(ks, "acme", keys.id, err);
     if (rc == CKKS_OK) rc = keystore_delete_tenant(ks, "nobody", err);
     return rc;

@@ -28,13 +28,14 @@ static void a_generated_token_is_verified_by_its_line(void **state) {
     assert_int_equal(
         token_generate(text, &entry, "alice-1", "acme", TOKEN_SCOPE_INFER | TOKEN_SCOPE_ADMIN, NULL),
         CKKS_OK);
-    entry.quota = (token_quota){.key_bytes = 5u << 20, .key_sets = 3, .queued = 7};
+    entry.quota = (token_quota){.key_bytes = 5u << 20, .key_sets = 3, .queued = 7, .key_days = 90};
     assert_int_equal(parse(&table, token_entry_print(&entry, line), NULL), CKKS_OK);
     const token_entry *found = token_table_verify(&table, text);
     assert_non_null(found);
     assert_string_equal(found->tenant, "acme");
     assert_int_equal(found->scopes, TOKEN_SCOPE_INFER | TOKEN_SCOPE_ADMIN);
     assert_int_equal(found->quota.key_bytes, 5u << 20);
+    assert_int_equal(found->quota.key_days, 90);
     assert_int_equal(found->quota.key_sets, 3);
     assert_int_equal(found->quota.queued, 7);
     token_table_fini(&table);
