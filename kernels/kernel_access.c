@@ -9,6 +9,8 @@
  */
 #include "kernels/kernel_access_internal.h"
 
+#define COMPONENTS_MAX 3u /* of one ciphertext */
+
 static const char *const name[KERNEL_COUNT] = {
 #define X(id, type) [id] = &#id[sizeof "KERNEL_" - 1],
     KERNEL_TABLE(X)
@@ -138,21 +140,17 @@ static ckks_status describe_division(describer *d, const kernel_poly *out, const
     return access_check_disjoint(d, "scratch", work, in);
 }
 
-static ckks_status check_sum_counts(const describer *d, uint32_t out_count, uint32_t in_count,
-                                    uint32_t component_count) {
-    if (out_count == 0 || out_count > ACCESS_COMPONENTS_MAX)
-        INVALID("out_count", "%u is not in range", out_count);
-    if (in_count == 0 || in_count > ACCESS_COMPONENTS_MAX)
-        INVALID("in_count", "%u is not in range", in_count);
-    if (component_count == 0 || component_count > 3)
-        INVALID("component_count", "%u is not in 1..3", component_count);
+static ckks_status check_count(const describer *d, const char *field, uint32_t count, uint32_t count_max) {
+    if (count == 0 || count > count_max) INVALID(field, "%u is not in 1..%u", count, count_max);
     return CKKS_OK;
 }
 
 static ckks_status describe_diagonal_sum(describer *d, const kernel_diagonal_sum_args *a) {
     range out = {0}, in = {0};
     TRY(access_check_basis(d, "basis", a->basis));
-    TRY(check_sum_counts(d, a->out_count, a->in_count, a->component_count));
+    TRY(check_count(d, "out_count", a->out_count, ACCESS_COMPONENTS_MAX));
+    TRY(check_count(d, "in_count", a->in_count, ACCESS_COMPONENTS_MAX));
+    TRY(check_count(d, "component_count", a->component_count, COMPONENTS_MAX));
     if (!a->items || !a->items_host) INVALID("items", "is NULL");
     if (a->item_count == 0) INVALID("item_count", "is 0");
     uint32_t previous = 0;
@@ -175,7 +173,7 @@ static ckks_status describe_permute_sum(describer *d, const kernel_permute_sum_a
     range out = {0}, in = {0}, start = {0};
     TRY(access_touch_poly(d, &out, "out", &a->out, true));
     if (a->out.component_count != 1) INVALID("out", "component_count %u is not 1", a->out.component_count);
-    TRY(check_sum_counts(d, 1, a->in_count, 1));
+    TRY(check_count(d, "in_count", a->in_count, ACCESS_COMPONENTS_MAX));
     if (!a->items || !a->items_host) INVALID("items", "is NULL");
     const uint32_t limbs = basis_limb_count(a->out.basis);
     if ((a->in_count > 1 && a->in_stride < limbs) || a->in_stride > ACCESS_STRIDE_LIMBS_MAX)
@@ -196,8 +194,11 @@ static ckks_status describe_permute_sum(describer *d, const kernel_permute_sum_a
 static ckks_status describe_matrix_product(describer *d, const kernel_matrix_product_args *a) {
     range out = {0}, in = {0};
     TRY(access_check_basis(d, "basis", a->basis));
-    TRY(check_sum_counts(d, a->row_count, a->column_count, a->component_count));
+    TRY(check_count(d, "row_count", a->row_count, ACCESS_COMPONENTS_MAX));
+    TRY(check_count(d, "column_count", a->column_count, ACCESS_COMPONENTS_MAX));
+    TRY(check_count(d, "component_count", a->component_count, COMPONENTS_MAX));
     TRY(access_check_address(d, "weight", a->weight, ACCESS_ALIGNMENT));
+    if (a->bias) TRY(access_check_address(d, "bias", a->bias, sizeof *a->bias));
     const uint64_t entry = (uint64_t)a->component_count * basis_limb_count(a->basis);
     TRY(access_touch_words(d, &out, "out", a->out, a->row_count * entry, true));
     TRY(access_touch_words(d, &in, "in", a->in, a->column_count * entry, false));

@@ -359,6 +359,15 @@ static void stream_that_was_not_joined_is_refused(void **state) {
     assert_status(device_record_end(x.f.stream, &graph, &err), CKKS_RECORDING_VIOLATION);
     assert_string_equal(err.field, "stream");
     assert_null(graph);
+    /* joined, and then it went on */
+    assert_ok(device_record_begin(x.f.stream, NULL));
+    assert_ok(add(&x, x.f.stream, x.buffer[0], x.buffer[0], 1));
+    order(&x, x.f.stream, x.side);
+    assert_ok(add(&x, x.side, x.buffer[1], x.buffer[1], 1));
+    order(&x, x.side, x.f.stream);
+    assert_ok(add(&x, x.side, x.buffer[1], x.buffer[1], 1));
+    assert_status(device_record_end(x.f.stream, &graph, &err), CKKS_RECORDING_VIOLATION);
+    assert_null(graph);
     /* a fork without work needs no join */
     assert_ok(device_record_begin(x.f.stream, NULL));
     assert_ok(add(&x, x.f.stream, x.buffer[0], x.buffer[0], 1));

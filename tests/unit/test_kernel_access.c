@@ -404,6 +404,9 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_ADD, a.binary.out.component_count = 2, "out");
     INVALID(KERNEL_ADD, a.binary.b.basis.q_count = 2, "b");
     ALIAS(KERNEL_ADD, a.binary.b.words = at('O') + 2, "b");
+    /* in place, but the limbs of p would be read where others are written */
+    ALIAS(KERNEL_NEGATE, a.unary.a = poly('O', 1, 3, 1); a.unary.out = a.unary.a;
+          a.unary.out.basis.q_count = 2, "a");
     INVALID(KERNEL_ADD_PLAIN, a.binary.b.component_count = 2, "b");
     INVALID(KERNEL_MULTIPLY_PLAIN, a.binary.out.component_count = 3, "out");
     ALIAS(KERNEL_MULTIPLY_PLAIN, a.binary.b.words = at('O'), "b");
@@ -524,6 +527,8 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_DIAGONAL_SUM, diagonal_items[2].plain = 0, "items");
     INVALID(KERNEL_DIAGONAL_SUM, diagonal_items[0].out = 1, "items"); /* not ascending */
     INVALID(KERNEL_DIAGONAL_SUM, a.diagonal.component_count = 4, "component_count");
+    INVALID(KERNEL_DIAGONAL_SUM, a.diagonal.out_count = 0, "out_count");
+    INVALID(KERNEL_DIAGONAL_SUM, a.diagonal.in_count = 65537, "in_count");
     INVALID(KERNEL_DIAGONAL_SUM, a.diagonal.basis.q_count = 6, "basis");
     ALIAS(KERNEL_DIAGONAL_SUM, a.diagonal.in = at('O') + 19 * N, "in");
     INVALID(KERNEL_PERMUTE_SUM, permute_items[1].in = 2, "items");
@@ -531,7 +536,11 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_PERMUTE_SUM, a.permute.in_stride = 2, "in_stride");
     ALIAS(KERNEL_PERMUTE_SUM, a.permute.start = at('O') + N, "start");
     INVALID(KERNEL_MATRIX_PRODUCT, a.matrix.weight = NULL, "weight");
-    INVALID(KERNEL_MATRIX_PRODUCT, a.matrix.row_count = 0, "out_count");
+    INVALID(KERNEL_MATRIX_PRODUCT, a.matrix.row_count = 0, "row_count");
+    INVALID(KERNEL_MATRIX_PRODUCT, a.matrix.row_count = 65537, "row_count");
+    INVALID(KERNEL_MATRIX_PRODUCT, a.matrix.column_count = 0, "column_count");
+    INVALID(KERNEL_MATRIX_PRODUCT, a.matrix.component_count = 4, "component_count");
+    INVALID(KERNEL_MATRIX_PRODUCT, a.matrix.bias = (const uint64_t *)((uintptr_t)at('B') + 4), "bias");
     ALIAS(KERNEL_MATRIX_PRODUCT, a.matrix.in = at('O'), "in");
     /* ingest and randomness */
     INVALID(KERNEL_UNPACK, a.unpack.packed_bytes--, "packed_bytes");

@@ -299,9 +299,13 @@ static void a_fixed_workspace_repeats_the_planned_addresses(void **state) {
     assert_ptr_equal(again, first);
     assert_int_equal(workspace_acquire(ws, &again, 2 * UNIT, &err), CKKS_RECORDING_VIOLATION);
     assert_null(again);
+    workspace_rewind(ws); /* less than planned is another run as well */
+    assert_int_equal(workspace_acquire(ws, &again, UNIT, &err), CKKS_RECORDING_VIOLATION);
+    assert_null(again);
     workspace_destroy(ws);
     ws = NULL;
     assert_int_equal(workspace_create_fixed(&ws, plan, NULL, &err), CKKS_INVALID_ARGUMENT);
+    assert_int_equal(workspace_create_fixed(&ws, plan, (uint8_t *)base + 8, &err), CKKS_INVALID_ARGUMENT);
     workspace_plan_destroy(plan);
     free(base);
 }
