@@ -8,6 +8,7 @@
 #include "kernels/base/hash.h"
 #include "kernels/device_graph.h"
 #include "kernels/device_internal.h"
+#include "kernels/program/graph_internal.h"
 #include "kernels/scheme/encoder.h"
 #include "proto/packing.h"
 #include "tests/support/alloc_fault.h"
@@ -69,7 +70,7 @@ static void rig_close(rig *r) {
     plan_fixture_destroy(r->f);
 }
 
-/* keys as a client makes them: generated, packed, uploaded */
+/* keys as a client makes them: generated, packed, uploaded; a plan may need none */
 static void rig_make_keys(rig *r) {
     const plan *p = r->p;
     packed_key packed[PLAN_FIXTURE_MAX];
@@ -87,8 +88,9 @@ static void rig_make_keys(rig *r) {
         packed[k] = (packed_key){*key, data, bytes};
         free(words);
     }
-    assert_ok(resident_keys_upload(&r->keys, r->dev, workload_context(r->w), packed, p->key_count, seed,
-                                   secret_key_lineage(r->secret), NULL));
+    if (p->key_count > 0)
+        assert_ok(resident_keys_upload(&r->keys, r->dev, workload_context(r->w), packed, p->key_count, seed,
+                                       secret_key_lineage(r->secret), NULL));
     for (uint32_t k = 0; k < p->key_count; k++) free((void *)(uintptr_t)packed[k].packed);
 }
 
@@ -193,6 +195,46 @@ static void a_batch_and_a_rerandomised_value_agree_with_the_interpreter(void **s
     rig_close(&r);
 }
 
+/* A product with a plaintext and the rescale behind it are one launch where nothing else reads the product.
+ */
+static plan_fixture *product_read_more_than_once(bool is_output) {
+    static const double ramp[] = {0.5, -0.25, 0.125, 1};
+    const ckks_params params = fixture_params(10, 3, 1, 1);
+    plan_fixture *f = plan_fixture_create(&params);
+    const uint32_t a = plan_fixture_input(f, 2, 1, 0x1p30);
+    const uint32_t product = plan_fixture_plain(f, PLAN_MULTIPLY_PLAIN, a, ramp, 4, (double)params.prime[2]);
+    const uint32_t scaled = plan_fixture_operation(f, PLAN_RESCALE, product, 0);
+    const uint32_t twice = plan_fixture_operation(f, PLAN_ADD, scaled, scaled);
+    plan_fixture_output(f, twice);
+    plan_fixture_output(f, is_output ? product : plan_fixture_operation(f, PLAN_ADD, product, product));
+    plan_fixture_finish(f);
+    return f;
+}
+/* the two operations that acquire more than their results, and nothing behind them */
+static plan_fixture *polynomial_and_rerandomised_alone(void) {
+    static const double coefficients[] = {0.1, 0.5, -0.2, 0.3, 0.05, -0.1};
+    const ckks_params params = fixture_params(10, 4, 1, 1);
+    plan_fixture *f = plan_fixture_create(&params);
+    const uint32_t a = plan_fixture_input(f, 3, 1, 0x1p35), b = plan_fixture_input(f, 1, 2, 0x1p35);
+    plan_fixture_output(f, plan_fixture_chebyshev(f, a, coefficients, 5, 0x1p35));
+    plan_fixture_output(f, plan_fixture_rerandomise(f, b, 0));
+    plan_fixture_finish(f);
+    return f;
+}
+
+static void results_that_are_read_again_or_go_out_at_once_are_right(void **state) {
+    (void)state;
+    for (int which = 0; which < 3; which++) {
+        rig r;
+        rig_open(&r, which < 2 ? product_read_more_than_once(which) : polynomial_and_rerandomised_alone());
+        rig_make_keys(&r);
+        assert_ok(fixture_adversarial_order(r.dev, (uint64_t)which + 1, NULL));
+        const double worst = rig_compare(&r, 2);
+        if (worst >= 1e-4) fail_msg("plan %d: largest difference %.3g", which, worst);
+        rig_close(&r);
+    }
+}
+
 static void adversarial_orders_give_the_same_answers(void **state) {
     (void)state;
     rig r;
@@ -280,8 +322,7 @@ static void one_matrix_serves_operands_of_several_levels(void **state) {
     (void)state;
     rig r;
     rig_open(&r, matrix_at_two_levels(1));
-    assert_int_equal(r.p->key_count, 0);
-    assert_ok(secret_key_generate(&r.secret, workload_context(r.w), NULL));
+    rig_make_keys(&r);
     assert_true(rig_compare(&r, 2) < 1e-4);
     rig_close(&r);
 }
@@ -474,6 +515,46 @@ static void random_operations_give_a_known_answer_too_and_then_a_fresh_stream(vo
     self_test(plan_fixture_batch(), known_batch, true);
 }
 
+static void read_stream_key(rig *r, uint8_t key[32]) {
+    device_stream *stream = NULL;
+    assert_ok(device_stream_create(r->dev, &stream, NULL));
+    assert_ok(device_copy_out(stream, key, r->program->memory.random->key, 32, NULL));
+    assert_ok(device_stream_synchronize(stream, NULL));
+    device_stream_destroy(stream);
+}
+
+/* The self test's stream key is public: whoever has it takes off what rerandomising added. */
+static void the_public_stream_key_does_not_outlive_the_self_test(void **state) {
+    (void)state;
+    rig r;
+    uint8_t digest[32], key[32], before[32];
+    plan_fixture *f = plan_fixture_batch();
+    for (int i = 0; i < 32; i++) f->plan.self_test_seed[i] = (uint8_t)i;
+    rig_open(&r, f);
+    assert_ok(workload_self_test(r.w, r.program, digest, NULL));
+    read_stream_key(&r, before);
+    assert_memory_not_equal(before, f->plan.self_test_seed, 32);
+    uint32_t refused = 0;
+    for (uint64_t n = 1;; n++) { /* whatever the test lacks memory for */
+        alloc_fault_set(n);
+        const ckks_status rc = workload_self_test(r.w, r.program, digest, NULL);
+        const bool was_hit = alloc_fault_calls() >= n;
+        alloc_fault_set(0);
+        refused += rc != CKKS_OK;
+        if (graph_program_get_state(r.program) == GRAPH_PROGRAM_FAILED) {
+            assert_ok(graph_slot_recover(r.slot, NULL));
+            assert_ok(workload_capture(r.w, r.program, 0, NULL));
+        }
+        read_stream_key(&r, key);
+        assert_memory_not_equal(key, f->plan.self_test_seed, 32);
+        if (!was_hit) break;
+    }
+    assert_memory_not_equal(key, before, 32);
+    print_message("%u self tests broken off\n", refused);
+    assert_true(refused > 5);
+    rig_close(&r);
+}
+
 static void a_wrong_answer_is_a_digest_mismatch(void **state) {
     (void)state;
     rig r;
@@ -517,6 +598,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_encrypted_run_agrees_with_the_interpreter),
         cmocka_unit_test(a_batch_and_a_rerandomised_value_agree_with_the_interpreter),
+        cmocka_unit_test(results_that_are_read_again_or_go_out_at_once_are_right),
         cmocka_unit_test(adversarial_orders_give_the_same_answers),
         cmocka_unit_test(digests_are_of_the_words_at_level_and_scale),
         cmocka_unit_test(a_wrong_digest_refuses_the_workload),
@@ -531,6 +613,7 @@ int main(void) {
         cmocka_unit_test(the_self_test_gives_the_known_answer_in_every_order),
         cmocka_unit_test(the_answer_does_not_depend_on_how_keys_lie),
         cmocka_unit_test(random_operations_give_a_known_answer_too_and_then_a_fresh_stream),
+        cmocka_unit_test(the_public_stream_key_does_not_outlive_the_self_test),
         cmocka_unit_test(a_wrong_answer_is_a_digest_mismatch),
         cmocka_unit_test(preparing_reports_its_stages),
     };
