@@ -52,7 +52,9 @@ typedef struct rpc_connection rpc_connection;
  * up to connect_ms. CKKS_UNAVAILABLE when nothing answers, CKKS_UNTRUSTED_SERVER for an answer that makes no
  * sense. */
 ckks_status rpc_connect(rpc_connection **out, const rpc_config *config, ckks_error *err);
-void rpc_close(rpc_connection *connection); /* accepts NULL; no call may be in flight */
+/* rpc_close accepts NULL; no call may be in flight. Blocks for a second where the transport does not let go.
+ */
+void rpc_close(rpc_connection *connection);
 const Ckksd__V1__ServerMetadataReply *rpc_server(const rpc_connection *connection);
 const char *rpc_address(const rpc_connection *connection);
 

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define CLOSE_LIMIT_S  1
 #define SYSTEM_CA_FILE "/etc/ssl/certs/ca-certificates.crt"
 
 uint64_t rpc_now_ns(void) {
@@ -159,6 +160,31 @@ void rpc_socket_leave(rpc_connection *c, rpc_socket *s, bool is_draining) {
     hang_up_if_idle(&c->bulk);
 }
 
+static void *close_main(void *context) {
+    const nng_socket socket = *(nng_socket *)context;
+    free(context);
+    nng_close(socket);
+    return NULL;
+}
+
+/* nng_close may wait for ever for a peer that sends without end what nobody asked for: then a thread goes on
+ * waiting, and this one goes on. */
+static void close_in_time(nng_socket socket) {
+    pthread_t closer;
+    struct timespec limit;
+    nng_socket *own = malloc(sizeof *own);
+    nng_pipe_notify(socket, NNG_PIPE_EV_ADD_POST, NULL, NULL); /* what it would tell is about to go */
+    if (own) *own = socket;
+    if (!own || pthread_create(&closer, NULL, close_main, own) != 0) {
+        free(own);
+        nng_close(socket);
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &limit);
+    limit.tv_sec += CLOSE_LIMIT_S;
+    if (pthread_clockjoin_np(closer, NULL, CLOCK_MONOTONIC, &limit) != 0) pthread_detach(closer);
+}
+
 void rpc_socket_close(rpc_socket *s) {
     if (!s->is_open) return;
     s->is_open = false;
@@ -166,7 +192,7 @@ void rpc_socket_close(rpc_socket *s) {
         rpc_pipe_close_idle(s);
         pthread_mutex_destroy(&s->idle_lock);
     } else {
-        nng_close(s->socket);
+        close_in_time(s->socket);
     }
 }
 
@@ -210,7 +236,7 @@ ckks_status rpc_socket_open(rpc_socket *out, const rpc_connection *c, const char
     rc = (nrc = dial(dialer, c->connect_ms)) ? dial_error(address, nrc, true, err) : CKKS_OK;
 out:
     if (rc != CKKS_OK) {
-        nng_close(out->socket);
+        close_in_time(out->socket);
         return rc;
     }
     out->is_open = true;

@@ -354,6 +354,7 @@ int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec
         p->is_broken = lies_in_memory;
         nng_msg_free(*reply); /* to an earlier try */
         *reply = NULL;
+        if (rpc_now_ns() >= until_ns) return NNG_ETIMEDOUT; /* a server that never stops talking */
     }
     return rc;
 }
