@@ -225,23 +225,30 @@ __global__ void __launch_bounds__(128, SOURCES <= 2 ? 4 : 3)
     static_assert(S::THREADS == 128 && S::size(0) == 3, "one radix-8 butterfly a thread in the first group");
     /* in turn: one wait less for each target */
     __shared__ double tiles[2][(1 << T) + (1 << (T - 3))];
-    __shared__ double hats[convert_chunk_max][SOURCES];
+    /* few sources, small rings: each thread reads the constants of a conversion, and nobody waits for them */
+    constexpr bool own_hats = SOURCES <= 2;
+    __shared__ double hats[own_hats ? 1 : convert_chunk_max][SOURCES];
     gpu_release_next();
     const u32 unit = blockIdx.z, first = blockIdx.y * chunk, total = io.targets(t, unit);
     const u32 count = first < total ? min(chunk, total - first) : 0;
     const u32 sources = io.sources(t, unit);
     const GpuConversion *conversion = io.conversion(t, unit);
-    for (u32 i = threadIdx.x; i < count * SOURCES; i += 128) {
-        const u32 prime = io.prime(t, unit, first + i / SOURCES), s = i % SOURCES;
-        hats[i / SOURCES][s] =
-            s < sources
-                ? PathF64(t.prime[prime]).constant(__ldg(conversion->hat + (size_t)s * t.prime_count + prime))
-                : 0.0;
-    }
-    if (count != 0 && threadIdx.x < (1u << R_LOG) / gpu_sector) { /* the first target's twiddles and prime */
-        const u32 prime = io.prime(t, unit, first);
-        gpu_touch(t.forward_f64 + ((size_t)prime << t.log_n) + gpu_sector * threadIdx.x);
-        if (threadIdx.x == 0) gpu_touch(&t.prime[prime].qd), gpu_touch(&t.prime[prime].q_inverse);
+    const u64 *hat_words =
+        reinterpret_cast<const u64 *>(gpu_word(reinterpret_cast<const u64 *>(&conversion->hat)));
+    if constexpr (!own_hats) {
+        for (u32 i = threadIdx.x; i < count * SOURCES; i += 128) {
+            const u32 prime = io.prime(t, unit, first + i / SOURCES), s = i % SOURCES;
+            hats[i / SOURCES][s] =
+                s < sources
+                    ? PathF64(t.prime[prime]).constant(__ldg(hat_words + (size_t)s * t.prime_count + prime))
+                    : 0.0;
+        }
+        /* the first target's twiddles and prime, by other warps */
+        if (count != 0 && threadIdx.x >= 32 && threadIdx.x - 32 < (1u << R_LOG) / gpu_sector) {
+            const u32 prime = io.prime(t, unit, first);
+            gpu_touch(t.forward_f64 + ((size_t)prime << t.log_n) + gpu_sector * (threadIdx.x - 32));
+            if (threadIdx.x == 32) gpu_touch(&t.prime[prime].qd), gpu_touch(&t.prime[prime].q_inverse);
+        }
     }
     const u64 *from = io.y(t, unit);
     double y[SOURCES][8];
@@ -265,7 +272,7 @@ __global__ void __launch_bounds__(128, SOURCES <= 2 ? 4 : 3)
                 for (int k = 0; k < 8; k++) y[s][k] = 0.0;
             }
         }
-        __syncthreads();
+        if constexpr (!own_hats) __syncthreads();
     }
     for (u32 c = 0; c < count; c++) {
         const u32 prime = io.prime(t, unit, first + c);
@@ -273,11 +280,23 @@ __global__ void __launch_bounds__(128, SOURCES <= 2 ? 4 : 3)
         if (c + 1 < count && threadIdx.x < (1u << R_LOG) / 16) /* the next target's twiddles, by lines */
             prefetch_line(t.forward_f64 + ((size_t)io.prime(t, unit, first + c + 1) << t.log_n) +
                           16 * threadIdx.x);
-        const Job job = {PathF64(t.prime[prime]), prime, y, hats[c], io.out(t, unit, first + c)};
+        const PathF64 path(gpu_constant(&t.prime[prime].qd), gpu_constant(&t.prime[prime].q_inverse));
         Twiddles<PathF64, R_LOG, T, 0, 3, false, true> w0;
         Twiddles<PathF64, R_LOG, T, A1, G1, false, true> w1;
+        u64 words[SOURCES];
+        double own[SOURCES];
+        if constexpr (own_hats) {
+#pragma unroll
+            for (u32 s = 0; s < SOURCES; s++)
+                words[s] = gpu_word(hat_words + (size_t)min(s, sources - 1) * t.prime_count + prime);
+        }
         w0.load(t, prime, log_other);
         w1.load(t, prime, log_other);
+        if constexpr (own_hats) {
+#pragma unroll
+            for (u32 s = 0; s < SOURCES; s++) own[s] = s < sources ? path.constant(words[s]) : 0.0;
+        }
+        const Job job = {path, prime, y, own_hats ? own : hats[own_hats ? 0 : c], io.out(t, unit, first + c)};
         ntt_step<PathF64, Job, R_LOG, T, 0, 3, false, true, REDUCE_AFTER_REDUCED, true, false>(
             job, w0, log_other, tile);
         __syncthreads();

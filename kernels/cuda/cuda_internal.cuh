@@ -197,6 +197,7 @@ struct PathF64 {
     double q, qi;
 
     __device__ __forceinline__ explicit PathF64(const GpuPrime &m) : q(m.qd), qi(m.q_inverse) {}
+    __device__ __forceinline__ PathF64(double prime, double inverse) : q(prime), qi(inverse) {}
     /* exact for x < 2^52: the exponent of 2^52 or-ed in, then subtracted */
     static __device__ __forceinline__ double from_word(u64 x) {
         return __longlong_as_double((long long)(x | 0x4330000000000000ull)) - 4503599627370496.0;
@@ -372,7 +373,7 @@ __device__ __forceinline__ void gpu_release_next() {
  * share one (percent for shared memory, by measurement; the notebook has the figures).
  */
 static inline u32 gpu_shared_percent(u32 log_n) {
-    return log_n <= 14 ? 50 : log_n == 15 ? 65 : 0; /* 0: as the driver sees fit */
+    return log_n <= 15 ? 65 : 0; /* 0: as the driver sees fit */
 }
 template <class... Parameters, class... Arguments>
 static cudaError_t gpu_launch(void (*kernel)(Parameters...), dim3 grid, u32 threads, cudaStream_t stream,

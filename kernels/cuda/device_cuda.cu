@@ -344,9 +344,16 @@ ckks_status cuda_can_launch(void *, kernel_id kernel, ckks_error *err) {
     if (cuda_launchers[kernel]) return CKKS_OK;
     return ckks_error_set(err, CKKS_UNSUPPORTED, kernel_name(kernel), "no CUDA version of this kernel");
 }
+/* May a kernel start before this operation has ended? Not before copies; nor before what writes keys, which
+ * kernels read ahead of their wait (row_product.cu). */
+bool lets_next_overlap(const device_operation *o) {
+    return o->kind == GRAPH_NODE_KERNEL && o->kernel != KERNEL_NARROW_KEY;
+}
 ckks_status cuda_run(void *stream, const device_operation *operation, ckks_error *err) {
     CudaStream *s = static_cast<CudaStream *>(stream);
     USE(s->device);
+    gpu_may_overlap = s->last_is_kernel;
+    s->last_is_kernel = lets_next_overlap(operation);
     return cuda_check(enqueue(s->stream, operation),
                       operation->kind == GRAPH_NODE_KERNEL ? kernel_name(operation->kernel) : "copy", err);
 }
@@ -380,7 +387,7 @@ ckks_status capture_chain(CudaDevice *device, cudaGraph_t graph, const device_op
     for (uint32_t i = from; i < to && rc == CKKS_OK; i++) {
         const device_operation *o = operations + i;
         const bool begins = i + 1 < to && cuda_product_begins(o, o + 1);
-        gpu_may_overlap = i > from && operations[i - 1].kind == GRAPH_NODE_KERNEL;
+        gpu_may_overlap = i > from && lets_next_overlap(operations + i - 1);
         rc = cuda_check(begins ? cuda_product_begin(device->capture, o, o + 1)
                         : is_begun
                             ? cuda_key_switch(device->capture,

@@ -171,6 +171,7 @@ const u32 key_product_threads = 64;
 
 struct KeyProductShape {
     u32 level, q_limbs, limbs, digits, p_count;
+    u32 is_listed; /* an out's items are to be looked for; else item n is that of out n, and its alone */
 };
 
 /* Words i .. i + 3, i a multiple of 4, through an automorphism: those of a pair stay neighbours. */
@@ -191,24 +192,38 @@ struct KeyProductQuad {
 };
 
 /* Residues i .. i + 3 of a key's limb, read once: outs share digits, never keys. */
-__device__ __forceinline__ void key_four(u64 (&w)[4], const u64 *limb, u32 i, u32 layout) {
-    if (layout == KEY_WORDS) {
-        const ulonglong2 *pairs = reinterpret_cast<const ulonglong2 *>(limb + i);
-        const ulonglong2 a = __ldcs(pairs), b = __ldcs(pairs + 1);
-        w[0] = a.x, w[1] = a.y, w[2] = b.x, w[3] = b.y;
-        return;
+struct KeyFour {
+    uint4 low;   /* words: the first two */
+    uint4 above; /* words: the other two; split: the middle parts, then the top */
+    __device__ __forceinline__ void load(const u64 *limb, u32 i, u32 layout) {
+        if (layout == KEY_WORDS) {
+            low = __ldcs(reinterpret_cast<const uint4 *>(limb + i));
+            above = __ldcs(reinterpret_cast<const uint4 *>(limb + i + 2));
+            return;
+        }
+        const u32 at = i % KEY_SPLIT_RESIDUES / 4;
+        const unsigned char *block =
+            reinterpret_cast<const unsigned char *>(limb + i / KEY_SPLIT_RESIDUES * KEY_SPLIT_RESIDUES);
+        const uint2 middle = __ldcs(reinterpret_cast<const uint2 *>(block + KEY_SPLIT_MIDDLE) + at);
+        low = __ldcs(reinterpret_cast<const uint4 *>(block) + at);
+        above.x = middle.x, above.y = middle.y, above.z = __ldcs(block + KEY_SPLIT_TOP + at);
     }
-    const u32 at = i % KEY_SPLIT_RESIDUES / 4;
-    const unsigned char *block =
-        reinterpret_cast<const unsigned char *>(limb + i / KEY_SPLIT_RESIDUES * KEY_SPLIT_RESIDUES);
-    const uint4 low = __ldcs(reinterpret_cast<const uint4 *>(block) + at);
-    const uint2 middle = __ldcs(reinterpret_cast<const uint2 *>(block + KEY_SPLIT_MIDDLE) + at);
-    const u32 top = __ldcs(block + KEY_SPLIT_TOP + at);
-    w[0] = (u64)((middle.x & 0xffff) | (top << 16 & 0x30000)) << 32 | low.x;
-    w[1] = (u64)((middle.x >> 16) | (top << 14 & 0x30000)) << 32 | low.y;
-    w[2] = (u64)((middle.y & 0xffff) | (top << 12 & 0x30000)) << 32 | low.z;
-    w[3] = (u64)((middle.y >> 16) | (top << 10 & 0x30000)) << 32 | low.w;
-}
+    __device__ __forceinline__ void words(u64 (&w)[4], u32 layout) const {
+        if (layout == KEY_WORDS) {
+            w[0] = join(low.y, low.x), w[1] = join(low.w, low.z);
+            w[2] = join(above.y, above.x), w[3] = join(above.w, above.z);
+            return;
+        }
+        const u32 top = above.z;
+        w[0] = join((above.x & 0xffff) | (top << 16 & 0x30000), low.x);
+        w[1] = join((above.x >> 16) | (top << 14 & 0x30000), low.y);
+        w[2] = join((above.y & 0xffff) | (top << 12 & 0x30000), low.z);
+        w[3] = join((above.y >> 16) | (top << 10 & 0x30000), low.w);
+    }
+
+  private:
+    static __device__ __forceinline__ u64 join(u32 high, u32 low) { return (u64)high << 32 | low; }
+};
 
 /* grid: (N / 256, limbs, components): a block of residues in place */
 __global__ void __launch_bounds__(KEY_SPLIT_RESIDUES) narrow_key(GpuTables t, kernel_poly key) {
@@ -231,7 +246,7 @@ __global__ void __launch_bounds__(KEY_SPLIT_RESIDUES) narrow_key(GpuTables t, ke
 /* grid: (outs, N / (4 threads), limbs): outs fastest, so that what they share, the digits, is still in the
  * cache; four coefficients of one limb of one out, both components */
 template <class P>
-__global__ void __launch_bounds__(key_product_threads)
+__global__ void __launch_bounds__(key_product_threads, 6)
     key_product(GpuTables t, kernel_key_product_args a, KeyProductShape s) {
     gpu_release_next();
     gpu_wait();
@@ -241,13 +256,14 @@ __global__ void __launch_bounds__(key_product_threads)
     typename P::Accumulator sum[2][4];
 #pragma unroll
     for (u32 k = 0; k < 4; k++) sum[0][k] = sum[1][k] = P::sum_zero();
+    const u32 ahead = std::is_same<P, PathF64>::value ? 4 : 2; /* digits whose loads overlap */
     u32 terms = 0;
     auto count_term = [&] {
         if (++terms % P::sum_terms != 0) return;
 #pragma unroll
         for (u32 k = 0; k < 4; k++) path.sum_fold(sum[0][k]), path.sum_fold(sum[1][k]);
     };
-    for (u32 n = a.items ? 0 : out_index; n < (a.items ? a.item_count : out_index + 1); n++) {
+    for (u32 n = s.is_listed ? 0 : out_index; n < (s.is_listed ? a.item_count : out_index + 1); n++) {
         key_product_item item = a.uniform;
         if (a.items) {
             item = a.items[n];
@@ -257,8 +273,8 @@ __global__ void __launch_bounds__(key_product_threads)
         }
         const KeyProductQuad from(i, item.galois_element, t.log_n);
         const key_table_entry entry = a.keys[item.key];
-        u64 x[4], w[4];
         if (a.add && limb < s.q_limbs) {
+            u64 x[4];
             from.load(x, a.add + (((size_t)item.digits * a.add_stride + limb) << t.log_n));
 #pragma unroll
             for (u32 k = 0; k < 4; k++) path.sum_add(sum[0][k], x[k], t.prime[prime].p_product);
@@ -269,16 +285,30 @@ __global__ void __launch_bounds__(key_product_threads)
         const u32 key_limb = limb < s.q_limbs ? limb : entry.q_limb_count + limb - s.q_limbs;
         const u64 *key = (const u64 *)entry.address + ((size_t)key_limb << t.log_n);
         const u64 *digit = a.digits + ((((size_t)item.digits * s.digits) * s.limbs + limb) << t.log_n);
-#pragma unroll 2
-        for (u32 d = 0; d < s.digits; d++) {
-            from.load(x, digit + (((size_t)d * s.limbs) << t.log_n));
+        for (u32 first = 0; first < s.digits; first += ahead) {
+            u64 x[ahead][4];
+            KeyFour four[ahead][2];
 #pragma unroll
-            for (u32 c = 0; c < 2; c++) {
-                key_four(w, key + (((size_t)(2 * d + c) * key_limbs) << t.log_n), i, entry.layout);
+            for (u32 k = 0; k < ahead; k++) {
+                const u32 d = first + k;
+                if (d >= s.digits) continue;
+                from.load(x[k], digit + (((size_t)d * s.limbs) << t.log_n));
 #pragma unroll
-                for (u32 k = 0; k < 4; k++) path.sum_add(sum[c][k], w[k], x[k]);
+                for (u32 c = 0; c < 2; c++)
+                    four[k][c].load(key + (((size_t)(2 * d + c) * key_limbs) << t.log_n), i, entry.layout);
             }
-            count_term();
+#pragma unroll
+            for (u32 k = 0; k < ahead; k++) {
+                if (first + k >= s.digits) continue;
+#pragma unroll
+                for (u32 c = 0; c < 2; c++) {
+                    u64 w[4];
+                    four[k][c].words(w, entry.layout);
+#pragma unroll
+                    for (u32 e = 0; e < 4; e++) path.sum_add(sum[c][e], w[e], x[k][e]);
+                }
+                count_term();
+            }
         }
     }
     u64 *out = a.out + ((((size_t)out_index * 2) * s.limbs + limb) << t.log_n) + i;
@@ -427,9 +457,12 @@ cudaError_t cuda_mod_up(cudaStream_t stream, const kernel_mod_up_args *a) {
 cudaError_t cuda_key_product(cudaStream_t stream, const kernel_key_product_args *a) {
     const CudaTables *tables = cuda_tables(a->tables);
     const GpuTables &t = tables->device;
-    KeyProductShape s = {a->level, a->level + 1, 0, 0, a->is_public ? 0 : t.p_count};
+    KeyProductShape s = {a->level, a->level + 1, 0, 0, a->is_public ? 0 : t.p_count, 0};
     s.limbs = s.q_limbs + s.p_count;
     s.digits = a->is_public ? 1 : (a->level + t.digit_size) / t.digit_size;
+    s.is_listed = a->items != nullptr && a->item_count != a->out_count;
+    for (u32 n = 0; a->items && n < a->item_count && !s.is_listed; n++)
+        s.is_listed = a->items_host[n].out_index != n;
     const dim3 grid(a->out_count, (1u << t.log_n) / (4 * key_product_threads), s.limbs);
     LAUNCH_PATH(tables, key_product, grid, key_product_threads, stream, t, *a, s);
 }

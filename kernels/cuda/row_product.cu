@@ -124,8 +124,13 @@ __global__ void __launch_bounds__(rows_warps * 32, ONE ? 5 : 3) row_product(GpuT
     if constexpr (ONE) {
         typename R::template Twiddles<false> w;
         w.load(t, prime, segment, lane);
+        const bool has_digit = settle();
+        /* ahead of the wait: what writes keys lets no kernel start early (device_cuda.cu) */
+        RowKey::State key = RowKey::ABSENT;
+        if (has_digit) key = fetch_key();
+        row_commit();
         gpu_wait();
-        if (settle()) {
+        if (has_digit) {
             const bool own = digit == own_digit;
             double x[8];
             if (own) {
@@ -141,8 +146,6 @@ __global__ void __launch_bounds__(rows_warps * 32, ONE ? 5 : 3) row_product(GpuT
                     x, r.digits + ((((size_t)entry * r.digit_count + digit) * r.limbs + limb) << t.log_n),
                     base + R::first_lane(lane), R::first_step);
             }
-            const RowKey::State key = fetch_key();
-            row_commit();
             w.finish(path);
             if (!own) {
                 R::forward(path, w, x, tile, lane);
