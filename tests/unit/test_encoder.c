@@ -221,6 +221,51 @@ static void large_coefficients_reduce_exactly(void **state) {
     }
 }
 
+/* What a prime divides is zero, and never the prime: also from the other side, and beyond 63 bits. */
+static void multiples_of_a_prime_are_zero(void **state) {
+    (void)state;
+    const ckks_params p = fixture_params_bits(10, 8, 2, 2, 50, 40, 50);
+    uint64_t residue[CKKS_PRIMES_MAX];
+    for (uint32_t i = 0; i < params_prime_count(&p); i++)
+        for (int exponent = 0; exponent < 200; exponent += 7)
+            for (int sign = -1; sign <= 1; sign += 2) {
+                const double integer = ldexp(sign * (double)p.prime[i], exponent);
+                assert_int_equal(encoder_constant(residue, &p, integer, 1, 7, true, NULL), CKKS_OK);
+                assert_int_equal(residue[i], 0);
+                for (uint32_t k = 0; k < params_prime_count(&p); k++)
+                    assert_int_equal(residue[k], flint_residue(integer, p.prime[k]));
+            }
+}
+
+/* The border between the two ways to reduce, and primes of P behind those of a level that is not the highest.
+ */
+static void integers_about_63_bits_are_exact_at_every_level(void **state) {
+    (void)state;
+    const double edge[] = {
+        0x1p63, -0x1p63,  0x1.fffffffffffffp62, -0x1.fffffffffffffp62, 0x1.0000000000001p63, 0x1p62, -0x1p64,
+        0x1p51, -0x1.8p52};
+    ckks_context *context = fixture_context(10, 4, 2, 2);
+    const ckks_params *p = context_params(context);
+    const uint32_t n = params_n(p);
+    uint64_t *words = create((size_t)6 * n, sizeof *words), constant[CKKS_PRIMES_MAX];
+    for (size_t e = 0; e < sizeof edge / sizeof *edge; e++)
+        for (uint32_t level = 1; level < 4; level++) {
+            const double value = edge[e] * 0x1p-60;
+            assert_int_equal(encoder_encode(words, context, &value, NULL, 1, level, true, 0x1p60, NULL),
+                             CKKS_OK);
+            assert_int_equal(encoder_constant(constant, p, value, 0x1p60, level, true, NULL), CKKS_OK);
+            for (uint32_t i = 0; i < level + 3; i++) {
+                const uint32_t prime = i <= level ? i : p->q_count + i - level - 1;
+                ntt_inverse_scalar(words + i * n, words + i * n, context_ntt(context, prime));
+                assert_int_equal(words[i * n], flint_residue(edge[e], p->prime[prime]));
+                assert_int_equal(constant[i], words[i * n]);
+                for (uint32_t k = 1; k < n; k++) assert_int_equal(words[i * n + k], 0);
+            }
+        }
+    free(words);
+    context_destroy(context);
+}
+
 static void whole_vectors_beyond_63_bits_keep_their_integer(void **state) {
     (void)state;
     ckks_context *context = fixture_context(10, 8, 2, 2);
@@ -473,6 +518,53 @@ static void words_and_doubles_are_the_same_on_every_machine(void **state) {
     context_destroy(context);
 }
 
+/* 2^80 + 2^27 is half way between two doubles: what is below decides, and to even where nothing is. */
+static void a_large_integer_is_rounded_once(void **state) {
+    (void)state;
+    static const struct {
+        int64_t low; /* beside 2^80 + 2^27 */
+        double expected;
+    } cases[] = {{1, 0x1.0000000000001p80}, {0, 0x1p80}, {-1, 0x1p80}, {1 << 26, 0x1.0000000000001p80}};
+    ckks_context *context = fixture_context(10, 3, 1, 1); /* q0 q1 is 2^80: the exact way */
+    const ckks_params *p = context_params(context);
+    const uint32_t n = params_n(p);
+    uint64_t *words = create((size_t)3 * n, 8);
+    for (size_t t = 0; t < sizeof cases / sizeof *cases; t++)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            double re;
+            for (uint32_t i = 0; i < 3; i++) { /* a constant is the same at every point */
+                const uint64_t q = p->prime[i], top = flint_residue(0x1p80 * sign, q),
+                               half = flint_residue(0x1p27 * sign, q);
+                const uint64_t low = flint_residue((double)cases[t].low * sign, q);
+                for (uint32_t k = 0; k < n; k++) words[i * n + k] = (top + half + low) % q;
+            }
+            assert_int_equal(encoder_decode(&re, NULL, context, words, 1, 2, 1, NULL), CKKS_OK);
+            assert_true(re == sign * cases[t].expected);
+        }
+    free(words);
+    context_destroy(context);
+}
+
+/* Each coefficient is a number, and their sum is not. */
+static void a_sum_beyond_binary64_is_refused_on_decoding(void **state) {
+    (void)state;
+    ckks_context *context = fixture_context(10, 2, 1, 1);
+    const uint32_t n = params_n(context_params(context));
+    uint64_t *words = create((size_t)2 * n, 8);
+    double re[4];
+    ckks_error err = {0};
+    for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t k = 0; k < 4; k++) words[i * n + k * n / 8] = 1; /* the real halves of four numbers */
+        ntt_forward_scalar(words + i * n, words + i * n, context_ntt(context, i));
+    }
+    assert_int_equal(encoder_decode(re, NULL, context, words, 4, 1, 0x1p-1022, &err), CKKS_OUT_OF_RANGE);
+    assert_string_equal(err.field, "words");
+    assert_int_equal(encoder_decode(re, NULL, context, words, 4, 1, 0x1p-1000, NULL), CKKS_OK);
+    for (int i = 0; i < 4; i++) assert_true(fabs(re[i]) < 0x1p1003);
+    free(words);
+    context_destroy(context);
+}
+
 static void a_value_beyond_binary64_is_refused_on_decoding(void **state) {
     (void)state;
     const ckks_params p = fixture_params_bits(10, 24, 1, 1, 50, 50, 50);
@@ -496,6 +588,10 @@ int main(void) {
         cmocka_unit_test(encoding_equals_the_exact_embedding_rounded),
         cmocka_unit_test(ties_go_to_even),
         cmocka_unit_test(large_coefficients_reduce_exactly),
+        cmocka_unit_test(multiples_of_a_prime_are_zero),
+        cmocka_unit_test(integers_about_63_bits_are_exact_at_every_level),
+        cmocka_unit_test(a_large_integer_is_rounded_once),
+        cmocka_unit_test(a_sum_beyond_binary64_is_refused_on_decoding),
         cmocka_unit_test(whole_vectors_beyond_63_bits_keep_their_integer),
         cmocka_unit_test(a_coefficient_over_half_q_is_refused_at_its_level),
         cmocka_unit_test(bad_arguments_are_named),
