@@ -134,9 +134,15 @@ static void a_value_off_the_schedule_is_refused(void **state) {
     t.a = evaluator_fixture_encrypt(&f, x, NULL, 1, LEVEL, SCALE);
     t.relin_key = 0;
     t.plan->parameter_id[0] ^= 1;
-    ckks_error err = {0};
+    ckks_error err = {0}, above = {0};
     assert_int_equal(evaluator_fixture_run(&f, &v, 1, run, &t, &err), CKKS_SIGNATURE_MISMATCH);
     assert_string_equal(err.field, "parameter_id");
+    chebyshev_plan_destroy(t.plan);
+    /* a schedule for one level less */
+    assert_int_equal(chebyshev_plan_create(&t.plan, f.on.params, c, 3, LEVEL - 1, SCALE, SCALE, NULL),
+                     CKKS_OK);
+    assert_int_equal(evaluator_fixture_run(&f, &v, 1, run, &t, &above), CKKS_SIGNATURE_MISMATCH);
+    assert_string_equal(above.field, "limb_count");
     chebyshev_plan_destroy(t.plan);
     free(x);
 }

@@ -245,19 +245,48 @@ static void transforms_that_make_no_sense_are_refused(void **state) {
 
 static void a_value_of_another_level_is_refused(void **state) {
     (void)state;
-    transform *t = transform_new(16, true);
-    host_value v;
-    ckks_error err = {0};
     double *x = evaluator_fixture_slots(&f, 1, 1);
-    t->baby_count = t->giant_count = 1;
-    add_term(t, 0, 0);
-    assert_int_equal(make(t, &err), CKKS_OK);
-    t->a = evaluator_fixture_encrypt(&f, x, NULL, 1, LEVEL - 1, SCALE);
-    assert_int_equal(evaluator_fixture_run(&f, &v, 1, run, t, &err), CKKS_SIGNATURE_MISMATCH);
-    assert_string_equal(err.field, "limb_count");
-    linear_transform_destroy(t->made);
+    for (uint32_t is_above = 0; is_above < 2; is_above++) {
+        transform *t = transform_new(16, true);
+        host_value v;
+        ckks_error err = {0};
+        t->level = LEVEL - is_above;
+        t->baby_count = t->giant_count = 1;
+        add_term(t, 0, 0);
+        assert_int_equal(make(t, &err), CKKS_OK);
+        t->a = evaluator_fixture_encrypt(&f, x, NULL, 1, is_above ? LEVEL : LEVEL - 1, SCALE);
+        assert_int_equal(evaluator_fixture_run(&f, &v, 1, run, t, &err), CKKS_SIGNATURE_MISMATCH);
+        assert_string_equal(err.field, "limb_count");
+        linear_transform_destroy(t->made);
+        free(t);
+    }
     free(x);
-    free(t);
+}
+
+/* babies and giants alike: recorded kernels would read past the table */
+static void a_step_without_a_place_in_the_key_table_is_refused(void **state) {
+    (void)state;
+    double *x = evaluator_fixture_slots(&f, 1, 1);
+    for (int is_giant = 0; is_giant < 2; is_giant++) {
+        transform *t = transform_new(16, false);
+        host_value v;
+        ckks_error err = {0};
+        t->baby_count = t->giant_count = 1;
+        (is_giant ? t->giant_steps : t->baby_steps)[0] = 1;
+        add_term(t, 0, 0);
+        t->babies[0] = evaluator_fixture_rotation(&f, t->baby_steps[0]);
+        t->giants[0] = evaluator_fixture_rotation(&f, t->giant_steps[0]);
+        (is_giant ? t->giants : t->babies)[0].key = f.key_count;
+        assert_int_equal(linear_transform_create(&t->made, f.on.dev, f.on.context, t->level, t->babies, 1,
+                                                 t->giants, 1, t->terms, 1, false, t->plain_scale, &err),
+                         CKKS_OK);
+        t->a = evaluator_fixture_encrypt(&f, x, NULL, 1, LEVEL, SCALE);
+        assert_int_equal(evaluator_fixture_run(&f, &v, 1, run, t, &err), CKKS_KEY_MISSING);
+        assert_string_equal(err.field, "steps");
+        linear_transform_destroy(t->made);
+        free(t);
+    }
+    free(x);
 }
 
 /* every device call of create failing once leaves no memory behind */
@@ -590,6 +619,7 @@ int main(void) {
         cmocka_unit_test(sparse_negative_and_single_sided_transforms),
         cmocka_unit_test(transforms_that_make_no_sense_are_refused),
         cmocka_unit_test(a_value_of_another_level_is_refused),
+        cmocka_unit_test(a_step_without_a_place_in_the_key_table_is_refused),
         cmocka_unit_test(a_transform_that_cannot_be_uploaded_leaves_nothing),
         cmocka_unit_test(a_transform_writes_the_words_of_its_definition),
         cmocka_unit_test(results_that_share_baby_steps_have_the_words_of_each_alone),

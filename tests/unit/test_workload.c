@@ -222,11 +222,25 @@ static plan_fixture *polynomial_and_rerandomised_alone(void) {
     return f;
 }
 
+/* A step of zero is a copy, and lies behind the others where they are made. */
+static plan_fixture *rotations_with_a_step_of_zero(void) {
+    static const int32_t steps[] = {0, 3, -1};
+    const ckks_params params = fixture_params(10, 2, 1, 1);
+    plan_fixture *f = plan_fixture_create(&params);
+    const uint32_t a = plan_fixture_input(f, 1, 1, 0x1p35);
+    const uint32_t first = plan_fixture_steps(f, PLAN_ROTATE_HOISTED, a, steps, 3);
+    for (uint32_t i = 0; i < 3; i++) plan_fixture_output(f, first + i);
+    plan_fixture_finish(f);
+    return f;
+}
+
 static void results_that_are_read_again_or_go_out_at_once_are_right(void **state) {
     (void)state;
-    for (int which = 0; which < 3; which++) {
+    for (int which = 0; which < 4; which++) {
         rig r;
-        rig_open(&r, which < 2 ? product_read_more_than_once(which) : polynomial_and_rerandomised_alone());
+        rig_open(&r, which < 2    ? product_read_more_than_once(which)
+                     : which == 2 ? polynomial_and_rerandomised_alone()
+                                  : rotations_with_a_step_of_zero());
         rig_make_keys(&r);
         assert_ok(fixture_adversarial_order(r.dev, (uint64_t)which + 1, NULL));
         const double worst = rig_compare(&r, 2);
