@@ -13,6 +13,17 @@ void ir_init(ir_graph *g, arena *memory) {
     *g = (ir_graph){.memory = memory};
 }
 
+/* A power of a root is one power, and one polynomial instead of two that follow each other: exporters write a
+ * normalisation as Sqrt and Reciprocal, or Sqrt and Div. Roots are of numbers above zero. */
+static void join_powers(ir_node *node, const ir_graph *g) {
+    if (node->kind != IR_ACTIVATION || node->function != IR_POW) return;
+    const ir_node *root = &g->nodes[node->a];
+    if (root->kind != IR_ACTIVATION || root->function != IR_POW) return;
+    const double power = root->parameters[0] * node->parameters[0];
+    if (root->parameters[0] == floor(root->parameters[0]) || fabs(power) > IR_POWER_MAX) return;
+    node->a = root->a, node->parameters[0] = power;
+}
+
 ckks_status ir_append(uint32_t *out, ir_graph *g, const ir_node *node, ckks_error *err) {
     if (g->count == g->capacity) {
         const uint32_t capacity = g->capacity ? 2 * g->capacity : 16;
@@ -22,6 +33,7 @@ ckks_status ir_append(uint32_t *out, ir_graph *g, const ir_node *node, ckks_erro
         g->nodes = grown, g->capacity = capacity;
     }
     g->nodes[g->count] = *node;
+    join_powers(&g->nodes[g->count], g);
     *out = g->count++;
     return CKKS_OK;
 }

@@ -19,6 +19,7 @@ typedef enum ir_kind { IR_INPUT = 1, IR_LINEAR, IR_PRODUCT, IR_ACTIVATION, IR_PO
 
 #define IR_RANK_MAX   8u
 #define IR_PARAMETERS 2u
+#define IR_POWER_MAX  16.0 /* of exponents, either sign */
 
 /* What the parameters are: in brackets; the others take none. */
 typedef enum ir_function {

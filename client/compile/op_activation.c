@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#define POWER_MAX 16
-
 typedef struct activation {
     ir_function function;
     double parameters[IR_PARAMETERS];
@@ -368,7 +366,7 @@ static ckks_status pow_lower(lowering *l, const model_node *node, ckks_error *er
     if (!exponent->data) return lower_refuse(l, node, "the exponent depends on the input", way_out, err);
     const double power = exponent->data[0];
     for (uint32_t i = 0; i < exponent->count; i++)
-        if (exponent->data[i] != power || !isfinite(power) || power == 0 || fabs(power) > POWER_MAX)
+        if (exponent->data[i] != power || !isfinite(power) || power == 0 || fabs(power) > IR_POWER_MAX)
             return lower_refuse(l, node, "the exponent is not one number within -16 and 16 other than 0",
                                 way_out, err);
     if (count != v[node->outputs[0]].sample.count)

@@ -230,6 +230,58 @@ static void a_classifier_reads_the_probabilities_of_others(void **state) {
     assert_true(fabs(graph[1] - score) < 1e-9 && fabs(graph[0] + score) < 1e-9);
 }
 
+/* ---- normalisations taken apart ---- */
+
+/* x over the root of the mean of its squares: Sqrt and then Reciprocal (Keras), or Div (torch before
+ * LayerNormalization) */
+static onnx_builder *normalised(bool divides) {
+    static const float small = 1e-3f;
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, four);
+    onnx_builder_tensor(b, "small", 0, NULL, 1, &small);
+    onnx_builder_node(b, "", "Mul", "square", "x,x", "s");
+    Onnx__Node *mean = onnx_builder_node(b, "", "ReduceMean", "mean", "s", "m");
+    onnx_builder_ints(b, mean, "axes", 1, (const int64_t[]){1});
+    onnx_builder_node(b, "", "Add", "away_from_zero", "m,small", "v");
+    onnx_builder_node(b, "", "Sqrt", "root", "v", "r");
+    if (!divides) onnx_builder_node(b, "", "Reciprocal", "inverse", "r", "i");
+    onnx_builder_node(b, "", divides ? "Div" : "Mul", "scale", divides ? "x,r" : "x,i", "y");
+    onnx_builder_output(b, "y");
+    return b;
+}
+
+static void a_root_and_what_divides_by_it_are_one_polynomial(void **state) {
+    (void)state;
+    const double row[4] = {0.5, -1, 2, 0.25};
+    double mean = 1e-3;
+    for (int k = 0; k < 4; k++) mean += row[k] * row[k] / 4;
+    for (int divides = 0; divides < 2; divides++) {
+        double clear[4], graph[4];
+        ckks_error err = {0};
+        onnx_model *m;
+        lowered_model lowered;
+        arena memory = {0};
+        uint32_t activations = 0;
+        evaluate(clear, graph, normalised(divides), row, 4);
+        for (int k = 0; k < 4; k++) {
+            assert_true(fabs(clear[k] - row[k] / sqrt(mean)) < 1e-7);
+            assert_true(fabs(graph[k] - row[k] / sqrt(mean)) < 1e-7);
+        }
+        CHECK_STATUS(parse(&m, normalised(divides), &err), CKKS_OK);
+        CHECK_STATUS(model_lower(&lowered, m, &memory, &err), CKKS_OK);
+        ir_count_uses(&lowered.graph);
+        for (uint32_t k = 0; k < lowered.graph.count; k++) {
+            const ir_node *n = &lowered.graph.nodes[k];
+            if (!n->use_count || n->kind != IR_ACTIVATION) continue;
+            activations++;
+            assert_true(n->function == IR_POW && n->parameters[0] == -0.5);
+        }
+        assert_int_equal(activations, 1);
+        arena_fini(&memory);
+        onnx_model_destroy(m);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gelu_of_keras_with_tensorflow_is_gelu),
@@ -237,6 +289,7 @@ int main(void) {
         cmocka_unit_test(a_function_left_by_tensorflow_is_refused_with_the_way_out),
         cmocka_unit_test(probabilities_of_several_classifiers_are_averaged),
         cmocka_unit_test(a_classifier_reads_the_probabilities_of_others),
+        cmocka_unit_test(a_root_and_what_divides_by_it_are_one_polynomial),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
