@@ -9,6 +9,7 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -379,23 +380,29 @@ static ckks_status write_all(int fd, const char *text, size_t size, const char *
     return CKKS_OK;
 }
 
-/* sync_folder makes a rename in the folder of `path` durable. */
-static void sync_folder(const char *path) {
+/* The folder that the file is in, locked: two who add at the same time must not lose each other's token. */
+static ckks_status lock_folder(int *out, const char *path, ckks_error *err) {
     char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
     const size_t length = slash ? (size_t)(slash - path) : 1;
-    if (length >= sizeof folder) return;
+    if (length >= sizeof folder)
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "tokens", "path is too long");
     memcpy(folder, slash ? path : ".", length);
     folder[length] = 0;
-    const int fd = open(length ? folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    (void)fsync(fd);
-    close(fd);
+    *out = open(length ? folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*out < 0)
+        return ckks_error_set(err,
+                              errno == ENOENT   ? CKKS_NOT_FOUND
+                              : errno == EACCES ? CKKS_PERMISSION_DENIED
+                                                : CKKS_IO,
+                              "tokens", "%s: %s", path, strerror(errno));
+    (void)flock(*out, LOCK_EX); /* where the file system has no locks, there is none */
+    return CKKS_OK;
 }
 
 /* replace_file writes old text and one more line beside `path` and renames. */
-static ckks_status replace_file(const char *path, const char *old, size_t old_size, const char *line,
-                                const struct stat *st, ckks_error *err) {
+static ckks_status replace_file(const char *path, int folder, const char *old, size_t old_size,
+                                const char *line, const struct stat *st, ckks_error *err) {
     ckks_status rc;
     char temporary[PATH_MAX];
     int fd = -1;
@@ -419,7 +426,7 @@ static ckks_status replace_file(const char *path, const char *old, size_t old_si
         goto out;
     }
     temporary[0] = 0;
-    sync_folder(path);
+    (void)fsync(folder); /* some file systems refuse: as good as it gets */
 out:
     close(fd);
     if (temporary[0]) (void)unlink(temporary);
@@ -430,9 +437,12 @@ ckks_status token_file_add(const char *path, const token_entry *entry, ckks_erro
     char *text = NULL, line[TOKEN_LINE_MAX];
     size_t size = 0;
     struct stat st;
+    int folder = -1;
     token_table table = {0};
     ckks_error missing = {0};
-    ckks_status rc = file_read(&text, &size, &st, path, &missing);
+    ckks_status rc = lock_folder(&folder, path, err);
+    if (rc != CKKS_OK) return rc;
+    rc = file_read(&text, &size, &st, path, &missing);
     const bool exists = rc == CKKS_OK;
     if (!exists && rc != CKKS_NOT_FOUND) {
         ckks_error_set(err, rc, missing.field, "%s", missing.message);
@@ -445,10 +455,11 @@ ckks_status token_file_add(const char *path, const token_entry *entry, ckks_erro
                                 entry->id);
             goto out;
         }
-    rc = replace_file(path, exists ? text : "", size, token_entry_print(entry, line), exists ? &st : NULL,
-                      err);
+    rc = replace_file(path, folder, exists ? text : "", size, token_entry_print(entry, line),
+                      exists ? &st : NULL, err);
 out:
     token_table_fini(&table);
     free(text);
+    close(folder); /* and the lock */
     return rc;
 }

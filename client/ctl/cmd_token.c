@@ -130,20 +130,33 @@ static ckks_status write_token(const char *path, const char *text, ckks_error *e
     return rc;
 }
 
+static ckks_status make_token(char text[TOKEN_TEXT_SIZE], token_entry *entry, const arguments *a,
+                              const char *file, uint32_t scopes, ckks_error *err) {
+    char id[TOKEN_NAME_MAX + 1] = "";
+    ckks_status rc = a->id ? CKKS_OK : choose_id(id, a->tenant, file, err);
+    if (rc == CKKS_OK) rc = token_generate(text, entry, a->id ? a->id : id, a->tenant, scopes, err);
+    if (rc != CKKS_OK) return rc;
+    entry->quota = a->quota;
+    if (a->output && (rc = write_token(a->output, text, err)) != CKKS_OK) return rc;
+    if ((rc = token_file_add(file, entry, err)) != CKKS_OK && a->output) unlink(a->output);
+    return rc;
+}
+
 int command_token(int argc, char **argv) {
     arguments a = {0};
     ckks_error err = {0};
-    char text[TOKEN_TEXT_SIZE] = "", id[TOKEN_NAME_MAX + 1] = "";
+    char text[TOKEN_TEXT_SIZE] = "";
     token_entry entry;
     uint32_t scopes = 0;
     argp_parse(&parser, argc, argv, 0, NULL, &a);
     const char *file = a.file ? a.file : "/etc/ckksd/tokens";
     ckks_status rc = token_scopes_parse(&scopes, a.scopes ? a.scopes : "infer,key-write", &err);
-    if (rc == CKKS_OK && !a.id) rc = choose_id(id, a.tenant, file, &err);
-    if (rc == CKKS_OK) rc = token_generate(text, &entry, a.id ? a.id : id, a.tenant, scopes, &err);
-    if (rc == CKKS_OK) entry.quota = a.quota;
-    if (rc == CKKS_OK && a.output) rc = write_token(a.output, text, &err);
-    if (rc == CKKS_OK && (rc = token_file_add(file, &entry, &err)) != CKKS_OK && a.output) unlink(a.output);
+    if (rc == CKKS_OK) rc = make_token(text, &entry, &a, file, scopes, &err);
+    /* a number that another took in the meantime */
+    while (rc == CKKS_ALREADY_EXISTS && !a.id && !strcmp(err.field, "id")) {
+        err = (ckks_error){0};
+        rc = make_token(text, &entry, &a, file, scopes, &err);
+    }
     if (rc == CKKS_OK && a.common.json) {
         json_writer j;
         json_begin(&j);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -263,6 +264,38 @@ static void every_failing_allocation_is_reported_and_leaks_nothing(void **state)
     assert_true(failures >= 2);
 }
 
+static void tokens_added_at_the_same_time_are_all_there(void **state) {
+    (void)state;
+    enum { WRITERS = 6, EACH = 25 };
+    char shared[] = "/tmp/ckks-tokens-race-XXXXXX", id[TOKEN_NAME_MAX + 1], text[TOKEN_TEXT_SIZE];
+    const int fd = mkstemp(shared);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(chmod(shared, 0640), 0);
+    for (int w = 0; w < WRITERS; w++) {
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child) continue;
+        for (int i = 0; i < EACH; i++) {
+            token_entry entry;
+            snprintf(id, sizeof id, "writer-%d-%d", w, i);
+            if (token_generate(text, &entry, id, "tenant", TOKEN_SCOPE_INFER, NULL) != CKKS_OK ||
+                token_file_add(shared, &entry, NULL) != CKKS_OK)
+                _exit(1);
+        }
+        _exit(0);
+    }
+    for (int w = 0, status; w < WRITERS; w++) {
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+    }
+    token_table table = {0};
+    assert_int_equal(token_table_load(&table, shared, NULL), CKKS_OK);
+    assert_int_equal(table.count, WRITERS * EACH);
+    token_table_fini(&table);
+    (void)unlink(shared);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_generated_token_is_verified_by_its_line),
@@ -277,6 +310,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_lets_others_in_is_refused),
         cmocka_unit_test(a_missing_file_is_not_found_and_a_folder_is_no_file),
         cmocka_unit_test(every_failing_allocation_is_reported_and_leaks_nothing),
+        cmocka_unit_test(tokens_added_at_the_same_time_are_all_there),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }
