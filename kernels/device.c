@@ -599,11 +599,21 @@ ckks_status device_fill(device_stream *stream, void *device_to, uint8_t byte, ui
     return move(stream, &o, err);
 }
 
+/* every argument struct starts with the tables, which were looked at already */
+static ckks_status check_tables(const device_stream *stream, kernel_id kernel, const void *arguments,
+                                ckks_error *err) {
+    char field[64];
+    if ((*(const device_tables *const *)arguments)->dev == stream->dev) return CKKS_OK;
+    snprintf(field, sizeof field, "%s.tables", kernel_name(kernel));
+    return ckks_error_set(err, CKKS_INVALID_ARGUMENT, field, "belong to another device");
+}
+
 ckks_status device_launch(device_stream *stream, kernel_id kernel, const void *arguments, ckks_error *err) {
     kernel_access access[KERNEL_ACCESS_MAX];
     uint32_t count = 0;
     ckks_error cause = {0};
     if (kernel_describe(kernel, arguments, access, &count, &cause) == CKKS_OK &&
+        check_tables(stream, kernel, arguments, &cause) == CKKS_OK &&
         stream->dev->back.backend->can_launch(stream->dev->back.self, kernel, &cause) == CKKS_OK)
         for (uint32_t i = 0; i < count && cause.code == CKKS_OK; i++)
             (void)check_owned(stream, kernel_name(kernel), access[i].address, access[i].bytes, &cause);
@@ -651,6 +661,7 @@ ckks_status device_tables_acquire(device *dev, const device_tables **out, const 
             goto out;
         }
         tables->context = context;
+        tables->dev = dev;
         if ((rc = dev->back.backend->tables_create(dev->back.self, tables, err)) != CKKS_OK) {
             free(tables);
             goto out;

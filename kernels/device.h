@@ -130,8 +130,8 @@ ckks_status device_fill(device_stream *stream, void *device_to, uint8_t byte, ui
                         ckks_error *err);
 
 /* device_launch enqueues (or records) one kernel of kernels.h. `arguments` is the kernel's own struct and is
- * copied. Argument shape errors are CKKS_INVALID_ARGUMENT naming kernel and field, before anything is
- * enqueued. */
+ * copied. Argument shape errors, and memory or tables of another device, are CKKS_INVALID_ARGUMENT naming
+ * kernel and field, before anything is enqueued. */
 ckks_status device_launch(device_stream *stream, kernel_id kernel, const void *arguments, ckks_error *err);
 
 /* ---- tables: a parameter set made resident on a device, as every kernel's arguments name it ---- */

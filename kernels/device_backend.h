@@ -31,6 +31,7 @@ struct device_tables {
     void *self;
     uint32_t reference_count;
     struct device_tables *next;
+    const device *dev; /* on which they are */
 };
 
 typedef struct device_backend {

@@ -259,6 +259,12 @@ static void work_on_foreign_or_host_memory_is_refused(void **state) {
     assert_status(negate(&f, f.stream, host, a), CKKS_INVALID_ARGUMENT);
     assert_status(negate(&f, f.stream, a, foreign), CKKS_INVALID_ARGUMENT);
     assert_status(negate(&f, f.stream, a + 16, a + 16), CKKS_INVALID_ARGUMENT); /* runs over the end */
+    /* tables of another device of the same parameters: a card would follow their addresses */
+    ckks_error err = {0};
+    const kernel_poly own = device_fixture_poly(a, 1, (kernel_basis){0, 1, 0});
+    const kernel_unary_args args = {g.tables, own, own};
+    assert_status(device_launch(f.stream, KERNEL_NEGATE, &args, &err), CKKS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "NEGATE.tables");
     assert_status(device_copy(f.stream, a, foreign, 8, NULL), CKKS_INVALID_ARGUMENT);
     assert_status(device_copy_in(f.stream, host, a, 8, NULL), CKKS_INVALID_ARGUMENT);
     assert_status(device_copy_out(f.stream, host, host, 8, NULL), CKKS_INVALID_ARGUMENT);
