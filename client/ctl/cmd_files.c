@@ -47,7 +47,7 @@ static error_t parse_encrypt(int key, char *argument, struct argp_state *state) 
         else if (state->arg_num == 1)
             a->source.path = argument;
         else
-            argp_usage(state);
+            argp_error(state, "one argument too many: %s", argument);
         return 0;
     case ARGP_KEY_END:
         if (!a->source.path)

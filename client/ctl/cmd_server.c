@@ -260,7 +260,7 @@ static error_t parse_metadata(int key, char *argument, struct argp_state *state)
         a->output = argument;
         return 0;
     case ARGP_KEY_ARG:
-        if (a->model) argp_usage(state);
+        if (a->model) argp_error(state, "one argument too many: %s", argument);
         a->model = argument;
         return 0;
     case ARGP_KEY_END:

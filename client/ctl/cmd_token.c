@@ -72,7 +72,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->quota.key_days = (uint32_t)ctl_take_count(state, argument, UINT32_MAX, "key-days");
         return 0;
     case ARGP_KEY_ARG:
-        if (a->action) argp_usage(state);
+        if (a->action) argp_error(state, "one argument too many: %s", argument);
         a->action = argument;
         return 0;
     case ARGP_KEY_END:

@@ -75,6 +75,9 @@ static error_t parse_common(int key, char *argument, struct argp_state *state) {
     case OPTION_INSECURE:
         o->allow_insecure = true;
         return 0;
+    case ARGP_KEY_ARG: /* comes here where the subcommand takes none */
+        argp_error(state, "one argument too many: %s", argument);
+        return EINVAL;
     default:
         return ARGP_ERR_UNKNOWN;
     }

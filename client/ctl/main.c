@@ -51,7 +51,7 @@ static void print_help(FILE *to) {
                 "  1  memory, disk, our own fault    6  a key is missing, unknown, sealed or does not fit\n"
                 "  2  wrong command line             7  what the server sent is not safe to use\n"
                 "  3  a file or row cannot be used   8  it ran, but results are not what was expected\n"
-                "  4  the server refused\n"
+                "  4  the server refused           130  interrupted; the same command goes on there\n"
                 "\n`ckksctl COMMAND --help` explains each command with examples.\n");
 }
 

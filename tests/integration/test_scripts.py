@@ -25,7 +25,8 @@ def the_argument_at_fault_is_named(user):
               (["infer", MODEL, ROWS, "--pin", "12"], "--pin"), (["infer", MODEL], "a file of rows"),
               (["token", "add", "--tenant", "a", "--queued", "many"], "--queued"),
               (["token", "add", "--tenant", "a", "--key-bytes", "99999999999999999999999"], "--key-bytes"),
-              (["status", "--json=yes"], "--json"), (["no-such-command"], "no-such-command"))
+              (["status", "--json=yes"], "--json"), (["infer", MODEL, ROWS, "more"], "more"), (["profile", "one", "two"], "two"),
+              (["models", "other"], "other"), (["version", "new"], "new"), (["no-such-command"], "no-such-command"))
     for wrong, name in faults:
         done = user.expect(2, *wrong, "--json")
         error = json.loads(done.stdout)["error"]
