@@ -206,6 +206,7 @@ static void a_transport_opens_whole_or_not_at_all(void **state) {
                 fail_msg("call %lu, %s: %s '%s'", n, failed, ckks_status_name(rc), err.message);
         } else {
             assert_int_equal(rc, CKKS_OK);
+            loop_close_queue(&s.loop);
             transport_stop(&s.transport);
             transport_close(&s.transport);
         }
