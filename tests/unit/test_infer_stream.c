@@ -8,6 +8,8 @@
 #include "client/ctl/ctl.h"
 #include "client/ctl/infer.h"
 #include "client/lib/rpc_internal.h"
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
 #include "tests/support/alloc_fault.h"
 #include "tests/support/model_fixture.h"
 
@@ -501,6 +503,59 @@ static void lines_of_a_journal_in_another_order_are_refused(void **state) {
     free(swapped), free(journal_text), free(part_text);
 }
 
+/* The last line of a journal, made anew with these numbers as a journal of `identity` would have it. */
+static ckks_status open_with_last_line(const char *identity, uint64_t row, uint64_t bytes) {
+    size_t size;
+    ckks_error err = {0};
+    journal *j = NULL;
+    rows_place *places = NULL, place = {.row = 5, .offset = 50, .line = 6};
+    uint32_t count = 0;
+    char line[240], digest[65], check[33];
+    uint8_t sum[32];
+    clean();
+    assert_int_equal(journal_open(&j, &places, &count, output, "mine\n", "head\n", &err), CKKS_OK);
+    assert_int_equal(journal_append(j, "0123456789", 10, &place, &err), CKKS_OK);
+    place.row = 7;
+    assert_int_equal(journal_append(j, "abcdefghij", 10, &place, &err), CKKS_OK);
+    journal_close(j);
+    free(places);
+    char *text = slurp(journal_path, &size);
+    assert_non_null(text);
+    text[size - 1] = 0;
+    char *last = strrchr(text, '\n') + 1;
+    const int length = snprintf(line, sizeof line, "%llu %llu 50 6 %s ", (unsigned long long)row,
+                                (unsigned long long)bytes, hex_encode(digest, place.digest, 32));
+    hash_state *hash = hash_create();
+    assert_non_null(hash);
+    hash_update(hash, identity, strlen(identity));
+    hash_update(hash, line, (size_t)length);
+    hash_finish(hash, sum);
+    hash_destroy(hash);
+    snprintf(line + length, sizeof line - (size_t)length, "%s\n", hex_encode(check, sum, 8));
+    const size_t kept = (size_t)(last - text);
+    char *forged = malloc(kept + sizeof line);
+    assert_non_null(forged);
+    memcpy(forged, text, kept);
+    memcpy(forged + kept, line, strlen(line));
+    spill(journal_path, forged, kept + strlen(line));
+    const ckks_status rc = journal_open(&j, &places, &count, output, "mine\n", "head\n", &err);
+    if (rc == CKKS_OK) journal_close(j);
+    if (rc != CKKS_OK) assert_non_null(strstr(err.message, "is damaged"));
+    free(places), free(text), free(forged);
+    clean();
+    return rc;
+}
+
+static void a_line_must_be_of_this_journal_and_count_on_from_the_one_before(void **state) {
+    (void)state;
+    const uint64_t bytes = 5 + 10 + 10; /* head and two parts */
+    assert_int_equal(open_with_last_line("mine\n", 7, bytes), CKKS_OK);
+    assert_int_equal(open_with_last_line("mine\n", 5, bytes - 10), CKKS_OK); /* a part of no rows */
+    assert_int_equal(open_with_last_line("yours\n", 7, bytes), CKKS_FAILED_PRECONDITION);
+    assert_int_equal(open_with_last_line("mine\n", 4, bytes), CKKS_FAILED_PRECONDITION);
+    assert_int_equal(open_with_last_line("mine\n", 7, bytes - 11), CKKS_FAILED_PRECONDITION);
+}
+
 static void a_journal_of_another_model_key_or_rounding_is_refused_and_kept(void **state) {
     (void)state;
     char *journal_text, *part_text, *now;
@@ -615,6 +670,7 @@ int main(void) {
         cmocka_unit_test(a_journal_cut_anywhere_is_gone_on_with),
         cmocka_unit_test(a_journal_altered_anywhere_is_refused_or_does_no_harm),
         cmocka_unit_test(lines_of_a_journal_in_another_order_are_refused),
+        cmocka_unit_test(a_line_must_be_of_this_journal_and_count_on_from_the_one_before),
         cmocka_unit_test(a_journal_of_another_model_key_or_rounding_is_refused_and_kept),
         cmocka_unit_test(rows_that_changed_since_are_refused_and_so_are_results_that_went),
         cmocka_unit_test(a_journal_without_results_is_said_to_be_left_over),
