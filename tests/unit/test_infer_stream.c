@@ -536,7 +536,7 @@ static ckks_status open_with_last_line(const char *identity, uint64_t row, uint6
     char *forged = malloc(kept + sizeof line);
     assert_non_null(forged);
     memcpy(forged, text, kept);
-    memcpy(forged + kept, line, strlen(line));
+    snprintf(forged + kept, sizeof line, "%s", line);
     spill(journal_path, forged, kept + strlen(line));
     const ckks_status rc = journal_open(&j, &places, &count, output, "mine\n", "head\n", &err);
     if (rc == CKKS_OK) journal_close(j);
