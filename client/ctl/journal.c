@@ -174,8 +174,9 @@ out:
 
 /* The journal comes last: without it there is nothing to go on with. */
 static ckks_status begin(journal *j, const char *identity, const char *head, ckks_error *err) {
+    const mode_t mode = (mode_t)file_mode(j->path, 0644) | S_IWUSR;
     ckks_status rc;
-    if ((j->part = open(j->part_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)) < 0)
+    if ((j->part = open(j->part_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode)) < 0)
         return file_io_error(err, j->part_path, "open");
     if ((rc = lock_part(j, err)) != CKKS_OK) return rc;
     if (ftruncate(j->part, 0) != 0) {

@@ -21,9 +21,12 @@ void file_name_error(ckks_error *err, const char *path);
 /* file_write replaces (or, unless `overwrite`, creates) a file with `mode`, less the umask: the new one is
  * written and synced without a name (where the system cannot: beside the target) and gets it when it is
  * whole. Where `path` is a symbolic link, the file behind it is replaced; a device, a pipe or a terminal is
- * written to as it is. Without `overwrite` any existing name is CKKS_ALREADY_EXISTS, links included. */
+ * written to as it is. What its owner took from the rights of the old file, the new one does not have either.
+ * Without `overwrite` any existing name is CKKS_ALREADY_EXISTS, links included. */
 ckks_status file_write(const char *path, const void *bytes, size_t size, unsigned mode, bool overwrite,
                        ckks_error *err);
+/* file_mode: of `mode` what the file at `path`, if there is one, has. */
+unsigned file_mode(const char *path, unsigned mode);
 /* file_resolve: the file that writing `path` means, behind symbolic links; *is_special: it is no regular file
  * (nor absent). CKKS_INVALID_ARGUMENT for a folder. */
 ckks_status file_resolve(char out[PATH_MAX], const char *path, bool *is_special, ckks_error *err);

@@ -196,6 +196,11 @@ ckks_status file_resolve(char out[PATH_MAX], const char *path, bool *is_special,
     return CKKS_OK;
 }
 
+unsigned file_mode(const char *path, unsigned mode) {
+    struct stat st;
+    return stat(path, &st) == 0 ? mode & st.st_mode & 0777 : mode;
+}
+
 ckks_status file_write(const char *path, const void *bytes, size_t size, unsigned mode, bool overwrite,
                        ckks_error *err) {
     ckks_status rc;
@@ -205,6 +210,7 @@ ckks_status file_write(const char *path, const void *bytes, size_t size, unsigne
     if (overwrite) {
         if ((rc = file_resolve(target, path, &is_special, err)) != CKKS_OK) return rc;
         if (is_special) return write_through(path, bytes, size, err);
+        mode = file_mode(target, mode);
     } else if (snprintf(target, sizeof target, "%s", path) >= (int)sizeof target) {
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);
     }

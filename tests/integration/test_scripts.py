@@ -84,6 +84,13 @@ def an_output_without_its_folder_is_said_at_once(user):
     assert names(user.path("made/below")) == ["out.csv"]
 
 
+def results_are_no_more_public_than_those_before(user):
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "-o", "private.csv")
+    os.chmod(user.path("private.csv"), 0o600)
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "2", "-o", "private.csv")
+    assert stat.S_IMODE(os.stat(user.path("private.csv")).st_mode) == 0o600
+
+
 def names(folder):
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
@@ -243,6 +250,7 @@ def main():
     tests.run(unrounded_results_come_with_a_warning, user)
     tests.run(an_output_that_is_no_file_is_not_replaced_by_one, user)
     tests.run(an_output_without_its_folder_is_said_at_once, user)
+    tests.run(results_are_no_more_public_than_those_before, user)
     tests.run(an_interrupted_command_leaves_whole_files, user)
     tests.run(an_interrupted_stream_goes_on_and_has_no_rival, user)
     tests.run(a_full_disk_is_said_and_leaves_nothing, user)

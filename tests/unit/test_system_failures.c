@@ -250,6 +250,10 @@ static void a_file_has_no_more_rights_than_the_umask_leaves(void **state) {
         assert_int_equal(stat(path, &st), 0);
         assert_int_equal(st.st_mode & 0777, 0644 & ~mask);
     }
+    /* nor more than its owner left to the one before */
+    assert_int_equal(chmod(path, 0600), 0);
+    assert_int_equal(file_write(path, "text", 4, 0644, true, NULL), CKKS_OK);
+    assert_true(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600);
     (void)unlink(path);
 }
 
