@@ -243,20 +243,16 @@ __global__ void __launch_bounds__(KEY_SPLIT_RESIDUES) narrow_key(GpuTables t, ke
     if (at % 4 == 0) block[KEY_SPLIT_TOP + at / 4] = (unsigned char)top;
 }
 
-/* grid: (outs, N / (4 threads), limbs): outs fastest, so that what they share, the digits, is still in the
- * cache; four coefficients of one limb of one out, both components */
-template <class P>
-__global__ void __launch_bounds__(key_product_threads, 6)
-    key_product(GpuTables t, kernel_key_product_args a, KeyProductShape s) {
-    gpu_release_next();
-    gpu_wait();
+/* AHEAD: digits whose loads are on their way before the first product */
+template <class P, u32 AHEAD>
+__device__ __forceinline__ void key_product_of(const GpuTables &t, const kernel_key_product_args &a,
+                                               const KeyProductShape &s) {
     const u32 i = (blockIdx.y * blockDim.x + threadIdx.x) * 4, limb = blockIdx.z, out_index = blockIdx.x;
     const u32 prime = limb < s.q_limbs ? limb : t.q_count + limb - s.q_limbs;
     const P path(t.prime[prime]);
     typename P::Accumulator sum[2][4];
 #pragma unroll
     for (u32 k = 0; k < 4; k++) sum[0][k] = sum[1][k] = P::sum_zero();
-    const u32 ahead = std::is_same<P, PathF64>::value ? 4 : 2; /* digits whose loads overlap */
     u32 terms = 0;
     auto count_term = [&] {
         if (++terms % P::sum_terms != 0) return;
@@ -285,28 +281,40 @@ __global__ void __launch_bounds__(key_product_threads, 6)
         const u32 key_limb = limb < s.q_limbs ? limb : entry.q_limb_count + limb - s.q_limbs;
         const u64 *key = (const u64 *)entry.address + ((size_t)key_limb << t.log_n);
         const u64 *digit = a.digits + ((((size_t)item.digits * s.digits) * s.limbs + limb) << t.log_n);
-        for (u32 first = 0; first < s.digits; first += ahead) {
-            u64 x[ahead][4];
-            KeyFour four[ahead][2];
+        auto add_product = [&](const KeyFour &four, const u64(&x)[4], u32 c) {
+            u64 w[4];
+            four.words(w, entry.layout);
 #pragma unroll
-            for (u32 k = 0; k < ahead; k++) {
-                const u32 d = first + k;
-                if (d >= s.digits) continue;
-                from.load(x[k], digit + (((size_t)d * s.limbs) << t.log_n));
+            for (u32 e = 0; e < 4; e++) path.sum_add(sum[c][e], w[e], x[e]);
+        };
+        auto load_key = [&](KeyFour &four, u32 d, u32 c) {
+            four.load(key + (((size_t)(2 * d + c) * key_limbs) << t.log_n), i, entry.layout);
+        };
+        if (AHEAD == 1) {
+#pragma unroll 2
+            for (u32 d = 0; d < s.digits; d++) {
+                u64 x[4];
+                KeyFour four;
+                from.load(x, digit + (((size_t)d * s.limbs) << t.log_n));
+                load_key(four, d, 0), add_product(four, x, 0);
+                load_key(four, d, 1), add_product(four, x, 1);
+                count_term();
+            }
+            continue;
+        }
+        for (u32 first = 0; first < s.digits; first += AHEAD) {
+            u64 x[AHEAD][4];
+            KeyFour four[AHEAD][2];
 #pragma unroll
-                for (u32 c = 0; c < 2; c++)
-                    four[k][c].load(key + (((size_t)(2 * d + c) * key_limbs) << t.log_n), i, entry.layout);
+            for (u32 k = 0; k < AHEAD; k++) {
+                if (first + k >= s.digits) continue;
+                from.load(x[k], digit + (((size_t)(first + k) * s.limbs) << t.log_n));
+                load_key(four[k][0], first + k, 0), load_key(four[k][1], first + k, 1);
             }
 #pragma unroll
-            for (u32 k = 0; k < ahead; k++) {
+            for (u32 k = 0; k < AHEAD; k++) {
                 if (first + k >= s.digits) continue;
-#pragma unroll
-                for (u32 c = 0; c < 2; c++) {
-                    u64 w[4];
-                    four[k][c].words(w, entry.layout);
-#pragma unroll
-                    for (u32 e = 0; e < 4; e++) path.sum_add(sum[c][e], w[e], x[k][e]);
-                }
+                add_product(four[k][0], x[k], 0), add_product(four[k][1], x[k], 1);
                 count_term();
             }
         }
@@ -318,6 +326,24 @@ __global__ void __launch_bounds__(key_product_threads, 6)
         to[0] = make_ulonglong2(path.sum_finish(sum[c][0]), path.sum_finish(sum[c][1]));
         to[1] = make_ulonglong2(path.sum_finish(sum[c][2]), path.sum_finish(sum[c][3]));
     }
+}
+
+/* Both, grid: (outs, N / (4 threads), limbs): outs fastest, so that what they share, the digits, is still in
+ * the cache; four coefficients of one limb of one out, both components. Rings up to 2^14 wait for what each
+ * thread has on its way; larger ones want more threads, so fewer registers for each. */
+template <class P>
+__global__ void __launch_bounds__(key_product_threads)
+    key_product(GpuTables t, kernel_key_product_args a, KeyProductShape s) {
+    gpu_release_next();
+    gpu_wait();
+    key_product_of<P, 1>(t, a, s);
+}
+template <class P>
+__global__ void __launch_bounds__(key_product_threads, 6)
+    key_product_small(GpuTables t, kernel_key_product_args a, KeyProductShape s) {
+    gpu_release_next();
+    gpu_wait();
+    key_product_of<P, std::is_same<P, PathF64>::value ? 4 : 2>(t, a, s);
 }
 
 /* ---- forward rows of all digits, FP64 path: see rows.cuh ---- */
@@ -464,7 +490,8 @@ cudaError_t cuda_key_product(cudaStream_t stream, const kernel_key_product_args 
     for (u32 n = 0; a->items && n < a->item_count && !s.is_listed; n++)
         s.is_listed = a->items_host[n].out_index != n;
     const dim3 grid(a->out_count, (1u << t.log_n) / (4 * key_product_threads), s.limbs);
-    LAUNCH_PATH(tables, key_product, grid, key_product_threads, stream, t, *a, s);
+    if (t.log_n > 14) LAUNCH_PATH(tables, key_product, grid, key_product_threads, stream, t, *a, s);
+    LAUNCH_PATH(tables, key_product_small, grid, key_product_threads, stream, t, *a, s);
 }
 
 cudaError_t cuda_narrow_key(cudaStream_t stream, const kernel_narrow_key_args *a) {
