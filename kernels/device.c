@@ -540,7 +540,7 @@ static ckks_status fail_on_stream(device_stream *stream, ckks_error *err) {
 static ckks_status enqueue(device_stream *stream, const device_operation *operation,
                            const kernel_access *accesses, uint32_t access_count, ckks_error *err) {
     ckks_status rc;
-    bool fail_later;
+    bool fail_later = false;
     if ((rc = stream_call(stream, CALL_WORK, &fail_later, err)) != CKKS_OK) return rc;
     if (stream->recording) return recording_append(stream, operation, accesses, access_count, err);
     if (lose(stream, &rc, err)) return rc;
@@ -624,7 +624,7 @@ ckks_status device_launch(device_stream *stream, kernel_id kernel, const void *a
 
 ckks_status device_graph_replay(device_graph *graph, device_stream *stream, ckks_error *err) {
     ckks_status rc;
-    bool fail_later;
+    bool fail_later = false;
     ckks_error cause = {0};
     if ((rc = check_same_device(stream, graph->dev, "graph", err)) != CKKS_OK) return rc;
     if (graph->is_planning)
