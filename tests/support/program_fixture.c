@@ -516,7 +516,7 @@ ckks_status test_replay(test_program *t, graph_result *out, sample *a, sample *b
 }
 
 /* weights in the clear, as last refreshed by fixture_weights_refresh */
-static double clear_weights[2];
+static _Atomic double clear_weights[2];
 
 void test_expected(const test_program *t, double *slots, uint32_t index, const sample *a, const sample *b) {
     for (uint32_t i = 0; i < FIXTURE_SLOTS; i++) {
@@ -612,7 +612,10 @@ ckks_status fixture_weights_refresh(program_fixture *f, binding_set *set, double
             .id = 10 + i, .words = plain + i * words, .word_count = words, .signature = weight_signature(f)};
     }
     const ckks_status rc = binding_set_refresh(set, updates, 2, err);
-    if (rc == CKKS_OK) clear_weights[0] = w0, clear_weights[1] = w1;
+    if (rc == CKKS_OK) {
+        clear_weights[0] = w0;
+        clear_weights[1] = w1;
+    }
     free(plain);
     return rc;
 }
