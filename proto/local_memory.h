@@ -6,10 +6,10 @@
  * server to be of this kind ("local_memory" among its extensions) may send, each with the usual prefix of a
  * type byte and a length of 8 bytes, big-endian:
  *
- *   type 2, length 0        asks for memory, when no request of its is on the way. The answer is type 2 with
- * the length of the message area, and its descriptor beside it; length 0: there is none. type 3, length a
- * message of that length (request ids first, as ever) is being put into the area. `have` says how much of it
- * is there; a byte BELL on the socket, that all of it is.
+ * - type 2, length 0: asks for memory, when no request of its is on the way. The answer is type 2 with the
+ *   length of the message area and its descriptor beside it; length 0: there is none.
+ * - type 3: a message of that length (request ids first, as ever) is being put into the area. `have` says how
+ *   much of it is there; a byte BELL on the socket, that all of it is.
  *
  * The server makes the memory and seals its size: it can be trusted by whoever made it, and after a look at
  * the seals by the other. What is in it may change at any time: a reader copies once, and looks at the copy
