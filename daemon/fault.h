@@ -6,8 +6,8 @@
  *   CKKSD_TEST_FAIL_REPLAY=N       the N-th inference of the process meets a device error
  *   CKKSD_TEST_LOSE_REPLAY=N       the N-th inference of the process loses the device for good
  *   CKKSD_TEST_SLOW_MS=MS          every inference takes that much longer
- *   CKKSD_TEST_GATE=FOLDER         every inference writes a byte to FOLDER/arrived and waits for one from
- * FOLDER/go CKKSD_TEST_GPU_HEALTH=1        a made-up card is watched: it gets hot and cools down again
+ *   CKKSD_TEST_GATE=FOLDER         every inference writes to FOLDER/arrived and reads from FOLDER/go: a byte
+ *   CKKSD_TEST_GPU_HEALTH=1        a made-up card is watched: it gets hot and cools down again
  */
 #ifndef CKKSD_FAULT_H
 #define CKKSD_FAULT_H
