@@ -115,7 +115,9 @@ static void sync_folder(const char *folder) {
 }
 
 /* Where the system can, the new file has no name until it is whole: whatever ends this program, even a
- * power failure, leaves nothing of it (a part of a secret key, say) behind. Else a name beside the target. */
+ * power failure, leaves nothing of it (a part of a secret key, say) behind. Else a name beside the target.
+ * No system gives a nameless file the name of another: one that is replaced may leave, if the program is
+ * killed between two calls, a second name of the whole new file. */
 typedef struct new_file {
     int fd;
     char own[32];        /* its name for the system while it has none: /proc/self/fd/N; "" if it has one */
@@ -159,7 +161,10 @@ static int give_new_name(new_file *f, const char *name) {
 
 static ckks_status new_file_publish(new_file *f, const char *path, bool overwrite, ckks_error *err) {
     char beside[PATH_MAX];
-    if (!overwrite) return give_new_name(f, path) == 0 ? CKKS_OK : file_io_error(err, path, "create");
+    if (!overwrite || !f->name[0]) { /* also where nothing is replaced: one call, so nothing beside it ever */
+        if (give_new_name(f, path) == 0) return CKKS_OK;
+        if (!overwrite || errno != EEXIST) return file_io_error(err, path, "create");
+    }
     while (!f->name[0]) {
         if (!name_beside(beside, path))
             return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "%.200s: the path is too long", path);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,8 +22,10 @@ static int fails(bool *is_next) {
     const uint64_t call = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
     if (is_next) *is_next = nth == call + 1;
     if (nth == 0 || call != nth) return 0;
-    errno = atomic_load(&fail_with);
-    return errno;
+    const int error = atomic_load(&fail_with);
+    if (error == SYSTEM_FAULT_KILL) (void)raise(SIGKILL);
+    errno = error;
+    return error;
 }
 
 void system_fault_set(uint64_t nth, int error) {
