@@ -79,6 +79,14 @@ static uint32_t parse_count(const char *text, unsigned long max, const char *nam
     return (uint32_t)count;
 }
 
+static const char *take_what(struct argp_state *state, const char *text) {
+    static const char *const known[] = {"ops", "program", "serve", "load"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(text, known[i])) return text;
+    argp_error(state, "%s cannot be timed: ops, program, serve or load?", text);
+    return text;
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state) {
     arguments *a = state->input;
     char *end;
@@ -132,19 +140,17 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
-            a->what = argument;
-        else if (state->arg_num == 1 && strcmp(a->what, "ops") != 0)
-            a->bench.package = argument;
+            a->what = take_what(state, argument);
+        else if (!strcmp(a->what, "ops"))
+            ctl_refuse_more(state, argument);
         else
-            argp_usage(state);
+            ctl_take_one(state, &a->bench.package, argument);
         return 0;
     case ARGP_KEY_END:
-        if (!a->what || (strcmp(a->what, "ops") != 0 && strcmp(a->what, "program") != 0 &&
-                         strcmp(a->what, "serve") != 0 && strcmp(a->what, "load") != 0))
-            argp_error(state, "ops, program, serve or load?");
-        else if (!strcmp(a->what, "load") && !a->bench.package)
-            argp_error(state, "load which model?");
-        else if (a->bench.thread_counts > 1 && (strcmp(a->what, "ops") != 0 || a->bench.compare))
+        ctl_need(state, a->what, "what to time", "ops, program, serve or load");
+        if (!strcmp(a->what, "load")) ctl_need(state, a->bench.package, "MODEL", "a server's model");
+        if (!strcmp(a->what, "load")) (void)ctl_take_model(state, a->bench.package);
+        if (a->bench.thread_counts > 1 && (strcmp(a->what, "ops") != 0 || a->bench.compare))
             argp_error(state, "--threads takes several counts for ops alone, without --compare");
         return 0;
     default:

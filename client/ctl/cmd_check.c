@@ -65,11 +65,11 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->study.device_kind = ctl_take_device(state, argument);
         return 0;
     case ARGP_KEY_ARG:
-        if (a->package) argp_usage(state);
-        a->package = argument;
+        ctl_take_one(state, &a->package, argument);
         return 0;
     case ARGP_KEY_END:
-        if (!a->package || !a->study.source.path) argp_error(state, "a package and --data FILE are needed");
+        ctl_need(state, a->package, "MODEL.ckm", "the package to check");
+        ctl_need(state, a->study.source.path, "--data FILE", "rows to check it on");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

@@ -144,13 +144,12 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->lists_operators = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (a->options.onnx_path) argp_usage(state);
-        a->options.onnx_path = argument;
+        ctl_take_one(state, &a->options.onnx_path, argument);
         return 0;
     case ARGP_KEY_END:
         if (a->lists_operators) return 0;
-        if (!a->options.onnx_path || !a->calibration)
-            argp_error(state, "a model and --calibration FILE are needed");
+        ctl_need(state, a->options.onnx_path, "MODEL.onnx", "the model to compile");
+        ctl_need(state, a->calibration, "--calibration FILE", "rows that show the ranges of inputs");
         if (a->options.layout == COMPILE_LAYOUT_AUTO && !a->options.batch)
             argp_error(state, "--layout auto chooses by the number of rows that come together: --batch ROWS");
         return 0;

@@ -38,11 +38,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->explain.calibrates = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (a->package) argp_usage(state);
-        a->package = argument;
+        ctl_take_one(state, &a->package, argument);
         return 0;
     case ARGP_KEY_END:
-        if (!a->package) argp_error(state, "a package is needed");
+        ctl_need(state, a->package, "MODEL.ckm", "the package to explain");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

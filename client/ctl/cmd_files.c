@@ -43,15 +43,13 @@ static error_t parse_encrypt(int key, char *argument, struct argp_state *state) 
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
-            a->model = argument;
-        else if (state->arg_num == 1)
-            a->source.path = argument;
+            a->model = ctl_take_model(state, argument);
         else
-            argp_error(state, "one argument too many: %s", argument);
+            ctl_take_one(state, &a->source.path, argument);
         return 0;
     case ARGP_KEY_END:
-        if (!a->source.path)
-            argp_error(state, "a model (or its saved metadata) and a file of rows are needed");
+        ctl_need(state, a->model, "MODEL", "a server's model, or its package or saved metadata");
+        ctl_need(state, a->source.path, "ROWS", "a file of rows, or - for standard input");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -195,14 +193,15 @@ static error_t parse_decrypt(int key, char *argument, struct argp_state *state) 
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
-            a->model = argument;
+            a->model = ctl_take_model(state, argument);
         else if (a->file_count == sizeof a->files / sizeof *a->files)
-            argp_error(state, "too many files");
+            ctl_refuse_more(state, argument);
         else
             a->files[a->file_count++] = argument;
         return 0;
     case ARGP_KEY_END:
-        if (!a->file_count) argp_error(state, "a model (or its saved metadata) and result files are needed");
+        ctl_need(state, a->model, "MODEL", "a server's model, or its package or saved metadata");
+        ctl_need(state, a->files[0], "RESULT", "a result file to decrypt");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

@@ -107,14 +107,13 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
-            a->model = argument;
-        else if (state->arg_num == 1)
-            a->source.path = argument;
+            a->model = ctl_take_model(state, argument);
         else
-            argp_error(state, "one argument too many: %s", argument);
+            ctl_take_one(state, &a->source.path, argument);
         return 0;
     case ARGP_KEY_END:
-        if (!a->source.path) argp_error(state, "a model and a file of rows are needed");
+        ctl_need(state, a->model, "MODEL", "a server's model, or its package or saved metadata");
+        ctl_need(state, a->source.path, "ROWS", "a file of rows, or - for standard input");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -210,6 +209,14 @@ static int verdict(const infer_figures *f) {
     return EXIT_GOOD;
 }
 
+/* also where the model is a file */
+static ckks_status model_and_connection(client_model **model, rpc_connection **connection, const arguments *a,
+                                        ckks_error *err) {
+    const ckks_status rc =
+        ctl_model(model, connection, &a->common, a->model, a->is_pinned ? a->pin : NULL, err);
+    return rc != CKKS_OK || *connection ? rc : ctl_connect(connection, &a->common, err);
+}
+
 /* The request's owner decrypts the result; here only the name of the key set is needed. */
 static ckks_status send_file(const arguments *a, rpc_connection **connection, ckks_error *err) {
     const ctl_options *o = &a->common;
@@ -219,10 +226,9 @@ static ckks_status send_file(const arguments *a, rpc_connection **connection, ck
     key_paths paths;
     uint8_t key_set[32] = {0};
     if (!a->output)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output", "where to save the result? -o FILE");
-    if ((rc = ctl_connect(connection, o, err)) != CKKS_OK) return rc;
-    if ((rc = ctl_model(&model, connection, o, a->model, a->is_pinned ? a->pin : NULL, err)) != CKKS_OK)
-        goto out;
+        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "command line",
+                              "--output is missing: where to save the result");
+    if ((rc = model_and_connection(&model, connection, a, err)) != CKKS_OK) goto out;
     if (a->has_key_set) {
         memcpy(key_set, a->key_set, sizeof key_set);
     } else if (model->key_count) {
@@ -249,11 +255,10 @@ static ckks_status run_stream(int *code, const arguments *a, rpc_connection **co
     infer_stream_job job = {
         .concurrency = a->concurrency ? a->concurrency : 2, .output = a->output, .bar = &bar};
     if (a->source.labels_path || a->reference || a->original)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output",
-                              "does not go with --labels, --reference and --original, which need all rows");
-    if ((rc = ctl_connect(connection, o, err)) != CKKS_OK) goto out;
-    if ((rc = ctl_model(&model, connection, o, a->model, a->is_pinned ? a->pin : NULL, err)) != CKKS_OK)
-        goto out;
+        return ckks_error_set(
+            err, CKKS_INVALID_ARGUMENT, "command line",
+            "--output does not go with --labels, --reference and --original, which need all rows");
+    if ((rc = model_and_connection(&model, connection, a, err)) != CKKS_OK) goto out;
     if ((rc = keys_load(&k, a, model, err)) != CKKS_OK) goto out;
     job.connection = *connection, job.model = model;
     job.secret = k.secret, job.public = k.public;
@@ -319,9 +324,7 @@ static ckks_status run(int *code, const arguments *a, rpc_connection **connectio
     ctl_bar bar = {0};
     infer_job job = {.concurrency = a->concurrency ? a->concurrency : 1, .bar = &bar};
 
-    if ((rc = ctl_connect(connection, o, err)) != CKKS_OK) goto out;
-    if ((rc = ctl_model(&model, connection, o, a->model, a->is_pinned ? a->pin : NULL, err)) != CKKS_OK)
-        goto out;
+    if ((rc = model_and_connection(&model, connection, a, err)) != CKKS_OK) goto out;
     if ((rc = rows_load(&data, model, &a->source, o, err)) != CKKS_OK) goto out;
     if ((rc = infer_check_rows(model, &data, err)) != CKKS_OK) {
         if (rc == CKKS_OUT_OF_RANGE && !o->json && !o->quiet) range_tell(model, &data);

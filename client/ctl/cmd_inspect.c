@@ -24,11 +24,11 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         state->child_inputs[0] = &a->common;
         return 0;
     case ARGP_KEY_ARG:
-        if (a->file_count == 256) argp_error(state, "too many files");
+        if (a->file_count == sizeof a->files / sizeof *a->files) ctl_refuse_more(state, argument);
         a->files[a->file_count++] = argument;
         return 0;
     case ARGP_KEY_END:
-        if (!a->file_count) argp_error(state, "which file?");
+        ctl_need(state, a->files[0], "FILE", "what to look into");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

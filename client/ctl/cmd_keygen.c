@@ -34,8 +34,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case OPTION_FOR:
     case ARGP_KEY_ARG:
-        if (a->model_count == MODELS_MAX) argp_error(state, "at most %u models", MODELS_MAX);
-        a->models[a->model_count++] = argument;
+        if (a->model_count == MODELS_MAX) ctl_refuse_more(state, argument);
+        a->models[a->model_count++] = ctl_take_model(state, argument);
         return 0;
     case OPTION_DRY_RUN:
         a->dry_run = true;
@@ -47,7 +47,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->fresh = true;
         return 0;
     case ARGP_KEY_END:
-        if (!a->model_count) argp_error(state, "for which model? --for MODEL");
+        ctl_need(state, a->models[0], "--for MODEL", "the model that keys are to be made for");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

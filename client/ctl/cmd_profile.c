@@ -30,8 +30,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->remove = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (a->name) argp_error(state, "one argument too many: %s", argument);
-        a->name = argument;
+        ctl_take_one(state, &a->name, argument);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

@@ -29,11 +29,11 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         state->child_inputs[0] = &a->common;
         return 0;
     case OPTION_FOR:
-        if (a->model_count == FILES_MAX) argp_error(state, "too many models");
-        a->models[a->model_count++] = argument;
+        if (a->model_count == FILES_MAX) ctl_refuse_more(state, argument);
+        a->models[a->model_count++] = ctl_take_model(state, argument);
         return 0;
     case ARGP_KEY_ARG:
-        if (a->file_count == FILES_MAX) argp_error(state, "too many files");
+        if (a->file_count == FILES_MAX) ctl_refuse_more(state, argument);
         a->files[a->file_count++] = argument;
         return 0;
     default:

@@ -260,11 +260,11 @@ static error_t parse_metadata(int key, char *argument, struct argp_state *state)
         a->output = argument;
         return 0;
     case ARGP_KEY_ARG:
-        if (a->model) argp_error(state, "one argument too many: %s", argument);
-        a->model = argument;
+        ctl_take_one(state, &a->model, argument);
+        (void)ctl_take_model(state, argument);
         return 0;
     case ARGP_KEY_END:
-        if (!a->model) argp_error(state, "of which model?");
+        ctl_need(state, a->model, "MODEL", "a server's model, or its package or saved metadata");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

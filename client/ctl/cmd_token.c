@@ -72,14 +72,16 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->quota.key_days = (uint32_t)ctl_take_count(state, argument, UINT32_MAX, "key-days");
         return 0;
     case ARGP_KEY_ARG:
-        if (a->action) argp_error(state, "one argument too many: %s", argument);
-        a->action = argument;
+        ctl_take_one(state, &a->action, argument);
+        if (strcmp(argument, "add") != 0) argp_error(state, "%s is no action: the action is add", argument);
         return 0;
     case ARGP_KEY_END:
-        if (!a->action || strcmp(a->action, "add") != 0) argp_error(state, "the action is \"add\"");
-        if (!a->tenant) argp_error(state, "for whom? --tenant NAME");
-        if (!token_name_is_valid(a->tenant) || (a->id && !token_name_is_valid(a->id)))
-            argp_error(state, "--tenant and --id take 1 to %u letters, digits, '-' or '_'", TOKEN_NAME_MAX);
+        ctl_need(state, a->action, "add", "what to do");
+        ctl_need(state, a->tenant, "--tenant NAME", "whose token it is");
+        if (!token_name_is_valid(a->tenant))
+            argp_error(state, "--tenant takes 1 to %u letters, digits, '-' or '_'", TOKEN_NAME_MAX);
+        if (a->id && !token_name_is_valid(a->id))
+            argp_error(state, "--id takes 1 to %u letters, digits, '-' or '_'", TOKEN_NAME_MAX);
         ckks_error scope_error = {0};
         uint32_t scopes;
         if (a->scopes && token_scopes_parse(&scopes, a->scopes, &scope_error) != CKKS_OK)

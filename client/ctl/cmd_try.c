@@ -102,12 +102,11 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->compile.security_bits = (uint32_t)ctl_take_count(state, argument, UINT32_MAX, "security");
         return 0;
     case ARGP_KEY_ARG:
-        if (a->compile.onnx_path) argp_usage(state);
-        a->compile.onnx_path = argument;
+        ctl_take_one(state, &a->compile.onnx_path, argument);
         return 0;
     case ARGP_KEY_END:
-        if (!a->compile.onnx_path || !a->study.source.path)
-            argp_error(state, "a model and --data FILE are needed");
+        ctl_need(state, a->compile.onnx_path, "MODEL.onnx", "the model to try");
+        ctl_need(state, a->study.source.path, "--data FILE", "rows to try it on");
         return 0;
     default:
         return parse_study(key, argument, state, a);

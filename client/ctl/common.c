@@ -76,7 +76,7 @@ static error_t parse_common(int key, char *argument, struct argp_state *state) {
         o->allow_insecure = true;
         return 0;
     case ARGP_KEY_ARG: /* comes here where the subcommand takes none */
-        argp_error(state, "one argument too many: %s", argument);
+        ctl_refuse_more(state, argument);
         return EINVAL;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -188,7 +188,8 @@ ckks_status ctl_split_model(char **name, const char **version, const char *text,
     if (!**name || (slash && !slash[1])) {
         free(*name);
         *name = NULL;
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "model", "NAME or NAME/VERSION is needed");
+        return ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "model", "%.100s: NAME or NAME/VERSION is expected",
+                              text);
     }
     return CKKS_OK;
 }
@@ -224,6 +225,12 @@ static ckks_status model_of_server(client_model **out, rpc_connection *connectio
     }
 }
 
+/* a path is none of a server's names: its operator would be asked about a file that is missing here */
+static bool may_be_of_server(const char *text) {
+    const char *slash = strchr(text, '/');
+    return text[0] != '.' && slash != text && (!slash || (slash[1] && !strchr(slash + 1, '/')));
+}
+
 ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl_options *options,
                       const char *text, const uint8_t *pin, ckks_error *err) {
     const client_model_options model_options = {.allow_insecure = options->allow_insecure,
@@ -242,6 +249,10 @@ ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl
         free(image);
         return rc;
     }
+    if (!may_be_of_server(text))
+        return ckks_error_set(err, CKKS_NOT_FOUND, "file",
+                              "%.200s: there is no such file, and a server's model is MODEL or MODEL/VERSION",
+                              text);
     char *name = NULL;
     const char *version;
     if ((rc = ctl_split_model(&name, &version, text, err)) != CKKS_OK) return rc;
@@ -283,6 +294,37 @@ ckks_status ctl_check_output(const char *path, ckks_error *err) {
 }
 ckks_status ctl_check_output_below(const char *path, ckks_error *err) {
     return check_output(path, true, err);
+}
+
+/* `text` may be a file's name, from a folder of somebody else */
+static const char *quoted(char to[128], const char *text) {
+    snprintf(to, 128, "%s", text);
+    text_make_printable(to);
+    return to;
+}
+
+void ctl_refuse_more(struct argp_state *state, const char *text) {
+    char shown[128];
+    argp_error(state, "one argument too many: %s", quoted(shown, text));
+}
+
+void ctl_take_one(struct argp_state *state, const char **to, const char *text) {
+    if (*to) ctl_refuse_more(state, text);
+    *to = text;
+}
+
+const char *ctl_take_model(struct argp_state *state, const char *text) {
+    char shown[128];
+    const size_t length = strlen(text);
+    if (!length || text[length - 1] == '/')
+        argp_error(state, "MODEL is \"%s\": %s", quoted(shown, text),
+                   length > 1 ? "the version behind the slash is missing (MODEL or MODEL/VERSION)"
+                              : "its name is missing (MODEL or MODEL/VERSION)");
+    return text;
+}
+
+void ctl_need(struct argp_state *state, const char *given, const char *name, const char *what) {
+    if (!given) argp_error(state, "%s is missing: %s", name, what);
 }
 
 uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max, const char *name) {

@@ -63,13 +63,14 @@ ckks_status ctl_connect(rpc_connection **out, const ctl_options *options, ckks_e
 /* ctl_load_secret asks for a passphrase where the file needs one. */
 ckks_status ctl_load_secret(client_secret_key **out, const ctl_options *options, const char *path,
                             ckks_error *err);
-/* ctl_split_model cuts "name/version"; *version is NULL without one. Free *name with free(). */
+/* ctl_split_model cuts a server's "name/version"; *version is NULL without one. Free *name with free().
+ * CKKS_UNTRUSTED_SERVER where one of them is empty. */
 ckks_status ctl_split_model(char **name, const char **version, const char *text, ckks_error *err);
 /* ctl_is_ready: has the server loaded the models that it had at its start? */
 ckks_status ctl_is_ready(bool *out, rpc_connection *connection, ckks_error *err);
-/* ctl_model: a file that exists (package or saved metadata), else a model of the server; *connection is
- * opened when it is first needed and stays the caller's. Waits for a server that is still loading its models,
- * up to the time-out of a call. */
+/* ctl_model: a file that exists (package or saved metadata), else a model of the server, unless it is the
+ * path of a file that is missing (CKKS_NOT_FOUND); *connection is opened when it is first needed and stays
+ * the caller's. Waits for a server that is still loading its models, up to the time-out of a call. */
 ckks_status ctl_model(client_model **out, rpc_connection **connection, const ctl_options *options,
                       const char *text, const uint8_t *pin, ckks_error *err);
 
@@ -180,8 +181,17 @@ int command_explain(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_version(int argc, char **argv);
 
-/* Values of options, for argp parsers: a whole number from 1 to max of --name; the word of --device. What
- * does not fit ends the program through argp_error. */
+/* For argp parsers; what does not fit ends the program through argp_error, with the argument at fault in the
+ * message, so that scripts read it (--json) as people do.
+ * ctl_take_one keeps an argument that there is one of at most: *to must be NULL still.
+ * ctl_refuse_more is for one that has no place at all.
+ * ctl_take_model returns MODEL[/VERSION] (or the path of a file) as it is; not where it ends at its slash.
+ * ctl_need: at the end of the line, is `given` not NULL? `name` as the usage line has it, `what` it is. */
+void ctl_take_one(struct argp_state *state, const char **to, const char *text);
+void ctl_refuse_more(struct argp_state *state, const char *text);
+const char *ctl_take_model(struct argp_state *state, const char *text);
+void ctl_need(struct argp_state *state, const char *given, const char *name, const char *what);
+/* Values of options: a whole number from 1 to max of --name; the word of --device. */
 uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max, const char *name);
 device_kind ctl_take_device(struct argp_state *state, const char *text);
 

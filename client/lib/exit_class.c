@@ -28,8 +28,10 @@ client_exit client_exit_class(const ckks_error *err) {
     case CKKS_INTERNAL:
         return CLIENT_EXIT_OTHER;
     case CKKS_INVALID_ARGUMENT:
-        return !strcmp(err->field, "server") || !strcmp(err->field, "profile") ? CLIENT_EXIT_USAGE
-                                                                               : CLIENT_EXIT_INPUT;
+        return !strcmp(err->field, "server") || !strcmp(err->field, "profile") ||
+                       !strcmp(err->field, "command line")
+                   ? CLIENT_EXIT_USAGE
+                   : CLIENT_EXIT_INPUT;
     default:
         return CLIENT_EXIT_INPUT;
     }

@@ -22,18 +22,74 @@ CTL = f"{harness.BUILD}/ckksctl"
 def the_argument_at_fault_is_named(user):
     faults = ((["infer", MODEL, ROWS, "--rows", "-3"], "--rows"), (["encrypt", MODEL, ROWS, "--rows", "-3"], "--rows"),
               (["infer", MODEL, ROWS, "--bogus"], "--bogus"), (["infer", MODEL, ROWS, "--timeout", "1e9"], "--timeout"),
-              (["infer", MODEL, ROWS, "--pin", "12"], "--pin"), (["infer", MODEL], "a file of rows"),
+              (["infer", MODEL, ROWS, "--pin", "12"], "--pin"), (["infer", MODEL], "ROWS"),
+              (["infer", MODEL, ROWS, "-o", "out.csv", "--labels", ROWS], "--output"),
               (["token", "add", "--tenant", "a", "--queued", "many"], "--queued"),
               (["token", "add", "--tenant", "a", "--key-bytes", "99999999999999999999999"], "--key-bytes"),
               (["status", "--json=yes"], "--json"), (["infer", MODEL, ROWS, "more"], "more"), (["profile", "one", "two"], "two"),
               (["models", "other"], "other"), (["version", "new"], "new"), (["no-such-command"], "no-such-command"))
     for wrong, name in faults:
-        done = user.expect(2, *wrong, "--json")
-        error = json.loads(done.stdout)["error"]
-        assert name in error["message"] and name in done.stderr and error["exit"] == 2, (wrong, error, done.stderr)
-        assert "\n" not in error["message"]
-        plain = user.expect(2, *wrong)
-        assert plain.stdout == "" and name in plain.stderr, (wrong, plain)
+        is_named(user, wrong, name)
+
+
+def is_named(user, wrong, name):
+    done = user.expect(2, wrong[0], "--json", *wrong[1:])
+    error = json.loads(done.stdout)["error"]
+    assert name in error["message"] and name in done.stderr and error["exit"] == 2, (wrong, error, done.stderr)
+    assert "\n" not in error["message"]
+    plain = user.expect(2, *wrong)
+    assert plain.stdout == "" and name in plain.stderr, (wrong, plain)
+
+
+# of every command: lines that it takes
+LINES = {
+    "profile": [["name"]], "keygen": [["--for", "m"]], "register": [[]], "infer": [["m", "rows"]], "encrypt": [["m", "rows"]],
+    "decrypt": [["m", "file"]], "inspect": [["file"]], "status": [[]], "models": [[]], "metadata": [["m"]], "doctor": [[]],
+    "token": [["add", "--tenant", "t"]], "try": [["m", "--data", "rows"]], "compile": [["m", "--calibration", "rows"], ["m", "--operators"]],
+    "check": [["m", "--data", "rows"]], "explain": [["m"]], "version": [[]],
+    "bench": [["ops"], ["program", "file"], ["serve", "file"], ["load", "m"]],
+}
+# lines that lack something, and how the usage of the command calls it
+LACKING = (
+    (["keygen"], "--for MODEL"), (["infer"], "MODEL"), (["infer", "m"], "ROWS"), (["encrypt"], "MODEL"), (["encrypt", "m"], "ROWS"),
+    (["decrypt"], "MODEL"), (["decrypt", "m"], "RESULT"), (["inspect"], "FILE"), (["metadata"], "MODEL"), (["token", "--tenant", "t"], "add"),
+    (["token", "add"], "--tenant NAME"), (["token", "remove", "--tenant", "t"], "remove"), (["try", "--data", "rows"], "MODEL.onnx"),
+    (["try", "m"], "--data FILE"), (["compile", "--calibration", "rows"], "MODEL.onnx"), (["compile", "m"], "--calibration FILE"),
+    (["check", "--data", "rows"], "MODEL.ckm"), (["check", "m"], "--data FILE"), (["explain"], "MODEL.ckm"), (["bench"], "ops, program, serve or load"),
+    (["bench", "load"], "MODEL"), (["bench", "speed"], "speed"),
+)
+NEED_NOTHING = {"profile", "register", "status", "models", "doctor", "version"}
+
+
+def commands_of_the_program():
+    text = subprocess.run([CTL, "--help"], capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in text.split("\n\n")[1].splitlines()]
+
+
+def every_command_names_the_argument_at_fault(user):
+    known = commands_of_the_program()
+    assert sorted(known) == sorted(LINES) == sorted({line[0] for line, _ in LACKING} | NEED_NOTHING), known
+    for line, name in LACKING:
+        is_named(user, line, name)
+    tried = len(LACKING)
+    for command, lines in LINES.items():
+        for line in lines:
+            wrong = ((line + ["one-more"] * 4200, "one-more"), (line + ["--no-such"], "--no-such"), (line + ["--timeout", "0"], "--timeout"),
+                     (line + ["--profile"], "--profile"), (line + ["--quiet=very"], "--quiet"))
+            for arguments, name in wrong:
+                is_named(user, [command, *arguments], name)
+                tried += 1
+    for command, options in (("keygen", ["--for"]), ("register", ["--for"]), ("infer", []), ("encrypt", []), ("decrypt", []), ("metadata", []),
+                             ("bench", ["load"])):
+        for model in ("mnist/", "mnist/1/", "", "/"):
+            rest = ["rows"] if command in ("infer", "encrypt", "decrypt") else []
+            is_named(user, [command, *options, model, *rest, "--server", "tcp://127.0.0.1:1"], f'MODEL is "{model}"')
+            tried += 1
+    for model in ("/no/such.ckm", "./mnist", "../mnist/1", "folder/sub/model.ckm"):
+        error = user.json("infer", model, ROWS, "--server", "tcp://127.0.0.1:1", code=3)["error"]  # no server is asked about a path
+        assert error["code"] == "CKKS_NOT_FOUND" and error["field"] == "file" and model in error["message"], error
+        tried += 1
+    print(f"  {tried} command lines")
 
 
 def every_object_is_json_whatever_a_file_is_called(user):
@@ -260,6 +316,7 @@ def main():
     user.expect(0, "keygen", "--for", MODEL)
     user.expect(0, "register")
     tests.run(the_argument_at_fault_is_named, user)
+    tests.run(every_command_names_the_argument_at_fault, user)
     tests.run(every_object_is_json_whatever_a_file_is_called, user)
     tests.run(unrounded_results_come_with_a_warning, user)
     tests.run(an_output_that_is_no_file_is_not_replaced_by_one, user)
