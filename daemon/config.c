@@ -8,6 +8,7 @@
 #include "daemon/logging.h"
 #include "kernels/base/bytes.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ini.h>
@@ -71,7 +72,7 @@ static const key_info keys[] = {
     KEY("ops", "listen", TYPE_TEXT, ops_listen, "127.0.0.1:9464", 0, CONFIG_TEXT_MAX),
     KEY("device", "kind", TYPE_DEVICE, device_kind, "auto", 0, 0),
     KEY("device", "selector", TYPE_TEXT, device_selector, "", 0, CONFIG_TEXT_MAX),
-    KEY("device", "threads", TYPE_U32, device_threads, "0", 0, 4096),
+    KEY("device", "threads", TYPE_U32, device_threads, "0", 0, 1024),
     KEY("device", "memory_bytes", TYPE_BYTES, device_memory_bytes, "0", 0, 16 * TIB),
     KEY("slots", "count", TYPE_U32, slot_count, "0", 0, 64),
     KEY("slots", "arena_bytes", TYPE_BYTES, arena_bytes, "0", 0, 16 * TIB),
@@ -442,6 +443,33 @@ static ckks_status check_pairs(const config *c, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* Only one can listen on an address; a port of 0 is another one each time. */
+static ckks_status check_apart(const config *c, const config_list *urls, const config_list *others,
+                               ckks_error *err) {
+    char text[CONFIG_TEXT_MAX + 32];
+    for (uint32_t i = 0; i < urls->count; i++) {
+        const char *url = urls->item[i];
+        const size_t length = strlen(url);
+        if (length > 2 && strcmp(url + length - 2, ":0") == 0) continue;
+        if (strcmp(url, c->admin_socket) == 0)
+            return complain(c, c->admin_socket, "is an address of [listen] too", err);
+        bool is_taken = false;
+        for (uint32_t k = 0; k < others->count && !is_taken; k++)
+            is_taken = (urls != others || k > i) && strcmp(url, others->item[k]) == 0;
+        if (!is_taken) continue;
+        snprintf(text, sizeof text, "'%s' stands there twice", url);
+        return complain(c, urls, text, err);
+    }
+    return CKKS_OK;
+}
+
+/* "localhost" is for people; other names would be looked up when nobody expects it. */
+static bool is_numeric_host(const char *host) {
+    struct in6_addr address;
+    return strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &address) == 1 ||
+           inet_pton(AF_INET6, host, &address) == 1;
+}
+
 /* What one key cannot say alone. */
 static ckks_status check_whole(const config *c, ckks_error *err) {
     ckks_status rc;
@@ -450,9 +478,14 @@ static ckks_status check_whole(const config *c, ckks_error *err) {
     if ((rc = check_urls(c, &c->control, err)) != CKKS_OK) return rc;
     if ((rc = check_urls(c, &c->bulk, err)) != CKKS_OK) return rc;
     if ((rc = check_pairs(c, err)) != CKKS_OK) return rc;
+    if ((rc = check_apart(c, &c->control, &c->control, err)) != CKKS_OK) return rc;
+    if ((rc = check_apart(c, &c->bulk, &c->bulk, err)) != CKKS_OK) return rc;
+    if ((rc = check_apart(c, &c->bulk, &c->control, err)) != CKKS_OK) return rc;
     if (!c->tls_certificate[0] != !c->tls_key[0])
         return complain(c, c->tls_certificate[0] ? c->tls_certificate : c->tls_key,
                         "tls_certificate and tls_key go together", err);
+    if (c->tls_client_ca[0] && !c->tls_certificate[0])
+        return complain(c, c->tls_client_ca, "asks nobody for a certificate without tls_certificate", err);
     if (c->admin_socket[0] && strncmp(c->admin_socket, "ipc:///", 7) != 0)
         return complain(c, c->admin_socket, "the admin socket is an ipc:// address", err);
     for (uint32_t i = 0; i < c->admin_uids.count; i++) {
@@ -462,6 +495,8 @@ static ckks_status check_whole(const config *c, ckks_error *err) {
     }
     if (c->ops_listen[0] && !config_split_address(c->ops_listen, host, sizeof host, &port))
         return complain(c, c->ops_listen, "expected address:port", err);
+    if (c->ops_listen[0] && !is_numeric_host(host))
+        return complain(c, c->ops_listen, "expected an address in numbers, or localhost", err);
     if (c->default_timeout_ms > c->timeout_max_ms)
         return complain(c, &c->default_timeout_ms, "is over timeout_max_ms", err);
     if (c->bytes_max < c->bulk_message_bytes)

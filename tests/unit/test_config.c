@@ -97,6 +97,7 @@ static void values_of_every_type_are_read(void **state) {
     const char *text = "[server]\nname = box ; why\nallow_insecure = yes\n"
                        "[listen]\ncontrol = ipc:///b\ncontrol = ipc:///a\nipc_mode = 0600\n"
                        "bulk_message_bytes = 3M\n[slots]\nexecution = eager\ncount = 4\n"
+                       "[ops]\nlisten = [::1]:0\n"
                        "[queue]\nbytes_max = 2G\n[device]\nkind = cpu\n[log]\nlevel = warning\n";
     if (parse(c, text, &err) != CKKS_OK) fail_msg("%s", err.message);
     assert_string_equal(c->name, "box");
@@ -153,6 +154,13 @@ static void what_is_wrong_is_named_by_file_and_line(void **state) {
         {"[admin]\nsocket = tcp://127.0.0.1:1\n", "x.conf:2: socket: the admin socket is an ipc"},
         {"[admin]\nuid = root\n", "x.conf:2: uid: a user number"},
         {"[ops]\nlisten = 9464\n", "x.conf:2: listen: expected address:port"},
+        {"[ops]\nlisten = metrics.example.org:9464\n", "x.conf:2: listen: expected an address in numbers"},
+        {"[ops]\nlisten = 127.0.0.1.1:9464\n", "x.conf:2: listen: expected an address in numbers"},
+        {"[device]\nthreads = 1025\n", "x.conf:2: threads: 1025 is outside 0 to 1024"},
+        {"[listen]\ntls_client_ca = /ca\n", "x.conf:2: tls_client_ca: asks nobody for a certificate"},
+        {"[listen]\ncontrol = ipc:///a\nbulk = ipc:///a\n", "x.conf:3: bulk: 'ipc:///a' stands there twice"},
+        {"[listen]\nbulk = ipc:///b\nbulk = ipc:///b\n", "x.conf:2: bulk: 'ipc:///b' stands there twice"},
+        {"[admin]\nsocket = ipc:///run/ckksd/bulk.sock\n", "x.conf:2: socket: is an address of [listen]"},
         {"[queue]\ndefault_timeout_ms = 700000\n", "x.conf:2: default_timeout_ms: is over timeout_max_ms"},
         {"[queue]\nbytes_max = 1M\n", "x.conf:2: bytes_max: is less than one bulk message"},
         {long_line, "x.conf:2: line is longer than"},
