@@ -3,6 +3,7 @@
 #include "kernels/cpu/team.h"
 #include "tests/support/alloc_fault.h"
 #include "tests/support/device_fixture.h"
+#include "tests/support/library_fault.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -553,6 +554,28 @@ static void every_host_allocation_can_fail_and_everything_comes_back(void **stat
     sweep_close(&s);
 }
 
+/* teams, device and staging memory: what is aligned does not come from malloc */
+static void every_aligned_allocation_can_fail_and_everything_comes_back(void **state) {
+    (void)state;
+    sweep s;
+    uint64_t result = 0, nth = 1;
+    ckks_status rc = CKKS_OK;
+    sweep_open(&s);
+    for (;; nth++) {
+        library_fault_set(nth, false);
+        rc = representative_sequence(&s, &result);
+        const char *failed = library_fault_name();
+        library_fault_set(0, false);
+        if (!failed) break;
+        assert_string_equal(failed, "posix_memalign");
+        assert_status(rc, CKKS_RESOURCE_EXHAUSTED);
+        assert_nothing_left(s.dev);
+    }
+    assert_ok(rc);
+    assert_true(nth - 1 == 5); /* two teams, two blocks on the device and one on the host */
+    sweep_close(&s);
+}
+
 static void threads_and_locks_can_fail_to_come(void **state) {
     (void)state;
     sweep s;
@@ -616,6 +639,7 @@ int main(void) {
         cmocka_unit_test(every_kernel_has_a_scalar_version),
         cmocka_unit_test(every_device_call_can_fail_and_everything_comes_back),
         cmocka_unit_test(every_host_allocation_can_fail_and_everything_comes_back),
+        cmocka_unit_test(every_aligned_allocation_can_fail_and_everything_comes_back),
         cmocka_unit_test(threads_and_locks_can_fail_to_come),
         cmocka_unit_test(open_can_run_out_of_memory),
     };

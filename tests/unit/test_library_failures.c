@@ -1,12 +1,15 @@
 /*
- * Libraries that fail: each call of SQLite, nng and libuv fails in turn. What comes of it is a typed error
- * with words, nothing is lost of what was committed, nothing stays open, and the next try works.
+ * Libraries that fail: each call of SQLite, nng and libuv fails in turn, and each aligned allocation. What
+ * comes of it is a typed error with words, nothing is lost of what was committed, nothing stays open, and the
+ * next try works.
  */
 #include "tests/support/library_fault.h"
 
 #include "daemon/keystore.h"
+#include "daemon/server.h"
 #include "tests/support/key_set_fixture.h"
 #include "tests/support/local_words.h"
+#include "tests/support/tiny_package.h"
 
 #include <dirent.h>
 #include <sys/wait.h>
@@ -270,6 +273,120 @@ static void a_call_that_fails_costs_one_peer_its_connection_and_no_more(void **s
     tear_down(state);
 }
 
+static void whoever_could_not_be_let_in_is_let_in_later(void **state) {
+    static const char *const calls[] = {"uv_pipe_init", "uv_accept"};
+    set_up(state);
+    for (uint64_t n = 1; n <= 2; n++) {
+        for (int i = 0; i < WAIT_MS && transport_pipe_count(&s.transport); i++) usleep(1000);
+        library_fault_set(n, false);
+        const int fd = greet();
+        assert_string_equal(library_fault_name(), calls[n - 1]);
+        library_fault_set(0, false);
+        exchange_one(fd, 256);
+        assert_int_equal(transport_pipe_count(&s.transport), 1);
+        the_server_still_serves();
+        close(fd);
+    }
+    tear_down(state);
+}
+
+/* ---- the daemon as a whole ---- */
+
+static char last_error[1024];
+static void keep_last_error(void *context, log_level level, const char *line) {
+    (void)context;
+    if (level == LOG_LEVEL_ERROR) snprintf(last_error, sizeof last_error, "%s", line);
+}
+
+static _Atomic bool has_ended;
+static _Atomic uint32_t times_ready;
+static void *stop_when_ready(void *context) {
+    (void)context;
+    while (!atomic_load(&has_ended) && !atomic_load(&daemon_metrics.is_ready)) usleep(500);
+    if (atomic_load(&daemon_metrics.is_ready)) {
+        atomic_fetch_add(&times_ready, 1);
+        kill(getpid(), SIGTERM);
+    }
+    return NULL;
+}
+
+/* A whole life. The exit code. */
+static int run_server(const config *c) {
+    pthread_t stopper;
+    atomic_store(&has_ended, false);
+    assert_int_equal(pthread_create(&stopper, NULL, stop_when_ready, NULL), 0);
+    const int code = server_run(c, "no such file");
+    atomic_store(&has_ended, true);
+    pthread_join(stopper, NULL);
+    return code;
+}
+
+static void configure(config *c, const char *folder) {
+    config_default(c);
+    snprintf(c->models, sizeof c->models, "%s/models", folder);
+    snprintf(c->data, sizeof c->data, "%s", folder);
+    snprintf(c->tokens, sizeof c->tokens, "%s/tokens", folder);
+    snprintf(c->control.item[0], sizeof c->control.item[0], "ipc://%s/control", folder);
+    snprintf(c->bulk.item[0], sizeof c->bulk.item[0], "ipc://%s/bulk", folder);
+    c->ops_listen[0] = 0;
+    c->allow_insecure = true;
+    c->device_kind = DEVICE_CPU, c->device_threads = 2;
+    c->requests_max = c->control_contexts = 1;
+}
+
+/* Its device, its sockets, its signals, its slots: it says what failed and leaves nothing, or is ready
+ * without the model that found no memory. */
+static void a_daemon_starts_or_says_what_failed_at_any_call(void **state) {
+    (void)state;
+    char folder[64], path[96], command[128];
+    uint32_t failures = 0, by_signal = 0, by_memory = 0;
+    config *c = calloc(1, sizeof *c);
+    assert_non_null(c);
+    snprintf(folder, sizeof folder, "%s",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm/test-start.XXXXXX" : "/tmp/test-start.XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/models", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    tiny_package_install(path, "tiny", "1", 0);
+    snprintf(path, sizeof path, "%s/tokens", folder);
+    const int file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(file >= 0);
+    close(file);
+    configure(c, folder);
+    log_set_sink(keep_last_error, NULL);
+    assert_int_equal(run_server(c), 0); /* and what libraries keep open is open */
+    const int descriptors = count_open();
+    for (uint64_t n = 1;; n++) {
+        assert_true(n < CALLS_MAX);
+        last_error[0] = 0;
+        atomic_store(&times_ready, 0);
+        library_fault_set(n, false);
+        const int code = run_server(c);
+        const char *failed = library_fault_name();
+        library_fault_set(0, false);
+        const bool was_ready = atomic_load(&times_ready) > 0;
+        if (code != (was_ready ? 0 : EXIT_FAILURE))
+            fail_msg("call %lu, %s: exit code %d", n, failed ? failed : "-", code);
+        if (!was_ready && !strstr(last_error, "event="))
+            fail_msg("call %lu, %s: no word", n, failed ? failed : "-");
+        if (count_open() != descriptors) fail_msg("call %lu, %s: left open", n, failed ? failed : "-");
+        snprintf(path, sizeof path, "%s/bulk", folder);
+        if (access(path, F_OK) == 0) fail_msg("call %lu, %s: the socket stays", n, failed ? failed : "-");
+        if (!failed) break;
+        failures++;
+        by_memory += strcmp(failed, "posix_memalign") == 0;
+        if (strncmp(failed, "uv_signal_", 10) != 0) continue;
+        by_signal++;
+        if (was_ready || !strstr(last_error, "signals")) fail_msg("%s: %s", failed, last_error);
+    }
+    log_set_sink(NULL, NULL);
+    printf("  %u calls failed, %u of them for signals, %u for memory\n", failures, by_signal, by_memory);
+    assert_true(by_signal == 6 && by_memory > 5);
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c) */
+    free(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_upload_survives_a_catalogue_that_fails_at_any_call, open_store,
@@ -278,6 +395,8 @@ int main(void) {
                                         close_store),
         cmocka_unit_test(a_transport_opens_whole_or_not_at_all),
         cmocka_unit_test(a_call_that_fails_costs_one_peer_its_connection_and_no_more),
+        cmocka_unit_test(whoever_could_not_be_let_in_is_let_in_later),
+        cmocka_unit_test(a_daemon_starts_or_says_what_failed_at_any_call),
     };
     (void)signal(SIGPIPE, SIG_IGN); /* as the daemon does */
     return cmocka_run_group_tests(tests, NULL, NULL);
