@@ -37,11 +37,18 @@ struct binding_set {
     pthread_mutex_t lock; /* all below, and the bindings' generation, digest and has_words */
     pthread_cond_t changed;
     bool is_refreshing;
-    uint32_t inside;
+    uint32_t inside, waiting;
     uint32_t without_words;
     uint64_t generation;
     binding_attachment *attached;
 };
+
+/* under the lock */
+static void wait_for_change(binding_set *set) {
+    set->waiting++;
+    pthread_cond_wait(&set->changed, &set->lock);
+    set->waiting--;
+}
 
 static void set_free(binding_set *set) {
     if (set == NULL) return;
@@ -182,9 +189,9 @@ static ckks_status check_updates(binding_set *set, target *targets, const bindin
 
 static void close_door(binding_set *set) {
     pthread_mutex_lock(&set->lock);
-    while (set->is_refreshing) pthread_cond_wait(&set->changed, &set->lock);
+    while (set->is_refreshing) wait_for_change(set);
     set->is_refreshing = true;
-    while (set->inside > 0) pthread_cond_wait(&set->changed, &set->lock);
+    while (set->inside > 0) wait_for_change(set);
     pthread_mutex_unlock(&set->lock);
     /* nobody attaches, detaches or records an event now. A replay that failed reads nothing any more, so its
      * error is its program's affair. */
@@ -289,6 +296,13 @@ uint64_t binding_set_generation(binding_set *set) {
     return generation;
 }
 
+uint32_t binding_set_waiting(binding_set *set) {
+    pthread_mutex_lock(&set->lock);
+    const uint32_t waiting = set->waiting;
+    pthread_mutex_unlock(&set->lock);
+    return waiting;
+}
+
 uint64_t binding_set_refreshes(binding_set *set) {
     return binding_set_generation(set);
 }
@@ -301,7 +315,7 @@ ckks_status binding_set_attach(binding_set *set, binding_attachment *at, ckks_er
     const ckks_status rc = device_event_create(set->dev, &at->last_replay, err);
     if (rc != CKKS_OK) return rc;
     pthread_mutex_lock(&set->lock);
-    while (set->is_refreshing) pthread_cond_wait(&set->changed, &set->lock);
+    while (set->is_refreshing) wait_for_change(set);
     at->refreshes = set->generation;
     at->next = set->attached;
     set->attached = at;
@@ -311,7 +325,7 @@ ckks_status binding_set_attach(binding_set *set, binding_attachment *at, ckks_er
 
 void binding_set_detach(binding_set *set, binding_attachment *at) {
     pthread_mutex_lock(&set->lock);
-    while (set->is_refreshing) pthread_cond_wait(&set->changed, &set->lock);
+    while (set->is_refreshing) wait_for_change(set);
     binding_attachment **link = &set->attached;
     while (*link != at) link = &(*link)->next;
     *link = at->next;
@@ -323,7 +337,7 @@ void binding_set_detach(binding_set *set, binding_attachment *at) {
 ckks_status binding_set_enter(binding_set *set, uint64_t *generations, uint64_t *generation,
                               ckks_error *err) {
     pthread_mutex_lock(&set->lock);
-    while (set->is_refreshing) pthread_cond_wait(&set->changed, &set->lock);
+    while (set->is_refreshing) wait_for_change(set);
     ckks_status rc = CKKS_OK;
     if (set->without_words > 0) {
         uint32_t i = 0;

@@ -58,6 +58,9 @@ void binding_set_detach(binding_set *set, binding_attachment *at);
 ckks_status binding_set_enter(binding_set *set, uint64_t *generations, uint64_t *generation, ckks_error *err);
 void binding_set_leave(binding_set *set);
 uint64_t binding_set_refreshes(binding_set *set);
+/* binding_set_waiting: threads that wait now, a refresh for those inside, others for a refresh. Any thread.
+ */
+uint32_t binding_set_waiting(binding_set *set);
 device *binding_set_device(const binding_set *set);
 
 /* ---- resident_keys.c ---- */

@@ -7,10 +7,10 @@
 #include "kernels/scheme/encoder.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Generation g has the weights (g, 1 - g): a mixture of two generations is neither's answer. */
 static double weight(uint64_t generation, int which) {
@@ -327,6 +327,7 @@ typedef struct held_back {
     weights_case *c;
     ckks_status status;
     graph_result result;
+    atomic_bool is_done;
 } held_back;
 
 static void *refresh_weights(void *context) {
@@ -337,10 +338,16 @@ static void *refresh_weights(void *context) {
 static void *replay_weighted(void *context) {
     held_back *h = context;
     h->status = test_replay(&h->c->t, &h->result, h->c->b, h->c->a, NULL);
+    atomic_store(&h->is_done, true);
     return NULL;
 }
-static void wait_a_moment(void) {
-    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+/* until so many threads wait at the set's door; false: `is_done` came first, if there is one */
+static bool wait_for_waiting(binding_set *set, uint32_t count, const atomic_bool *is_done) {
+    while (binding_set_waiting(set) < count) {
+        if (is_done != NULL && atomic_load(is_done)) return false;
+        sched_yield();
+    }
+    return true;
 }
 
 typedef struct crowd {
@@ -438,10 +445,10 @@ static void who_comes_or_leaves_waits_for_a_refresh(void **state) {
         pthread_t refreshing, moving;
         assert_ok(binding_set_enter(c.set, NULL, &generation, NULL)); /* the refresh finds somebody inside */
         assert_int_equal(pthread_create(&refreshing, NULL, refresh_weights, &refresh), 0);
-        wait_a_moment();
+        (void)wait_for_waiting(c.set, 1, NULL);
         atomic_store(&who.is_done, false);
         assert_int_equal(pthread_create(&moving, NULL, is_leaving ? leave : come, &who), 0);
-        wait_a_moment();
+        assert_true(wait_for_waiting(c.set, 2, &who.is_done));
         assert_false(atomic_load(&who.is_done));
         binding_set_leave(c.set);
         pthread_join(refreshing, NULL), pthread_join(moving, NULL);
@@ -514,10 +521,10 @@ static void a_replay_does_not_begin_on_what_a_recovery_dropped(void **state) {
     assert_works(&c.t, c.a, c.b);
     assert_ok(binding_set_enter(c.set, NULL, &generation, NULL)); /* the refresh finds somebody inside */
     assert_int_equal(pthread_create(&refreshing, NULL, refresh_weights, &refresh), 0);
-    wait_a_moment();
+    (void)wait_for_waiting(c.set, 1, NULL);
     device_fault_set(c.f.dev, 3, true); /* behind two calls for events, the copy itself */
     assert_int_equal(pthread_create(&replaying, NULL, replay_weighted, &replay), 0);
-    wait_a_moment();
+    assert_true(wait_for_waiting(c.set, 2, &replay.is_done));
     device_fault_set(c.f.dev, 0, false);
     assert_ok(graph_slot_recover(c.f.slot, NULL));
     binding_set_leave(c.set);

@@ -103,7 +103,7 @@ static void second_thread_on_one_instance_is_refused(void **state) {
     test_program_init_slow(&t, &f, NULL, 100);
     assert_ok(test_program_capture(&t, 0, NULL));
     uint32_t refused = 0;
-    for (int round = 0; round < 20 && refused == 0; round++) {
+    for (int round = 0; round < 500 && refused == 0; round++) {
         blocked_call call = {.t = &t, .a = a};
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, call_once, &call), 0);
@@ -192,13 +192,15 @@ static void capturing_on_one_slot_disturbs_no_other(void **state) {
     for (uint32_t i = 0; i < 2; i++)
         while (atomic_load(&workers[i].done) == 0) sched_yield();
     const uint32_t before = atomic_load(&workers[0].done) + atomic_load(&workers[1].done);
-    for (int round = 0; round < (fixture_is_short() ? 2 : 12); round++) {
+    uint32_t during = 0;
+    for (int round = 0; round < (fixture_is_short() ? 2 : 12) || during == 0; round++) {
         test_program t;
+        assert_in_range(round, 0, 500);
         test_program_start(&t, &f, NULL, round % 2 == 0 ? PROGRAM_MULTIPLY : PROGRAM_SLOW);
         assert_works(&t, a, b);
         test_program_fini(&t);
+        during = atomic_load(&workers[0].done) + atomic_load(&workers[1].done) - before;
     }
-    const uint32_t during = atomic_load(&workers[0].done) + atomic_load(&workers[1].done) - before;
     atomic_store(&stop, true);
     for (uint32_t i = 0; i < 2; i++) {
         pthread_join(threads[i], NULL);
@@ -207,7 +209,6 @@ static void capturing_on_one_slot_disturbs_no_other(void **state) {
         device_stream_destroy(own[i].stream);
     }
     print_message("captures beside %u replays\n", during);
-    assert_true(during > 0);
     sample_destroy(a), sample_destroy(b);
     program_fixture_close(&f);
 }

@@ -23,7 +23,7 @@ typedef struct daemon_fixture {
     char alice[160], bob[160], reader[160]; /* tokens: tenants acme, bolt; reader has infer only, of acme */
     pid_t pid;
     int notify;        /* the fake service manager's socket */
-    char heard[16384]; /* everything it heard, one line each */
+    char heard[16384]; /* everything it heard, one line each; the same thing once */
 } daemon_fixture;
 
 /* daemon_prepare makes the folder, tokens and an empty repository; daemon_start writes the configuration
@@ -35,8 +35,10 @@ int daemon_stop(daemon_fixture *d);
 void daemon_signal(const daemon_fixture *d, int number);
 int daemon_wait(daemon_fixture *d);
 void daemon_clean(daemon_fixture *d); /* kills what is left, removes the folder */
-/* daemon_hear waits until the fake service manager has heard `text`; false after `timeout_ms`. */
+/* daemon_hear waits until the fake service manager has heard `text`; false after `timeout_ms`. daemon_forget
+ * takes in what was said until now and forgets all of it. */
 bool daemon_hear(daemon_fixture *d, const char *text, int timeout_ms);
+void daemon_forget(daemon_fixture *d);
 
 /* One reply, parsed. Zero-initialise. */
 typedef struct daemon_reply {

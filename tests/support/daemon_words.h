@@ -100,7 +100,7 @@ static inline void start_with_keys(const char *extra, const char *environment, c
 
 /* ---- what happens, instead of how long it may take ---- */
 
-#define EVENT_MS 20000
+#define EVENT_MS 60000
 
 static inline int gate_part(const char *name) {
     char path[128];

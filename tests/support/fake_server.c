@@ -293,8 +293,11 @@ int fake_server_start(void **state) {
         nng_listen(server.socket, server.bulk_address, NULL, 0) != 0)
         return -1;
     pthread_create(&server.thread, NULL, serve, &server);
-    const rpc_config config = {
-        .address = server.address, .token = "id.secret", .timeout_ms = 4000, .attempt_ms = 300};
+    const rpc_config config = {.address = server.address,
+                               .token = "id.secret",
+                               .connect_ms = 60000,
+                               .timeout_ms = 120000,
+                               .attempt_ms = 60000};
     if (rpc_connect(&connection, &config, &err) != CKKS_OK) return -1;
     if (rpc_model(&model, connection, "identity", NULL, NULL, &err) != CKKS_OK) return -1;
     return client_secret_key_generate(&secret, &model->params, &err) == CKKS_OK ? 0 : -1;

@@ -31,7 +31,7 @@
 
 #define CONTEXTS    4u
 #define MESSAGE_MAX (8u << 20)
-#define WAIT_MS     5000
+#define WAIT_MS     60000
 #define BLOCKS      2u
 #define BLOCK_BYTES (64u << 10)
 

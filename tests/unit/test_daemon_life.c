@@ -14,7 +14,7 @@ static void ready_is_said_after_the_self_test_and_stopping_at_the_end(void **sta
     assert_non_null(strstr(d.heard, "STATUS=ready: 1 of 1 models"));
     assert_int_equal(server_ready(), 1);
     daemon_signal(&d, SIGTERM);
-    assert_true(daemon_hear(&d, "STOPPING=1", 10000));
+    assert_true(daemon_hear(&d, "STOPPING=1", EVENT_MS));
     assert_int_equal(daemon_wait(&d), 0);
 }
 
@@ -62,13 +62,16 @@ static void the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs(void *
     (void)state;
     char page[4096];
     daemon_start(&d, "[slots]\nstall_timeout_ms = 300\n", "WATCHDOG_USEC=100000", NULL);
-    assert_true(daemon_hear(&d, "WATCHDOG=1", 5000));
+    assert_true(daemon_hear(&d, "WATCHDOG=1", EVENT_MS));
     assert_int_equal(daemon_stop(&d), 0);
     daemon_start(&d, "[slots]\nstall_timeout_ms = 300\n", "WATCHDOG_USEC=100000", "CKKSD_TEST_HANG_SLOT=0");
     log_wait("event=slot_stalled slot=0");
-    (void)daemon_hear(&d, "nothing of the sort", 10); /* take in what was said until now */
-    d.heard[0] = 0;
-    assert_false(daemon_hear(&d, "WATCHDOG=1", 200)); /* four turns of the timer that feeds it */
+    /* A slot that got no processor for so long has stalled too, but comes back: this one never does. */
+    int turns = 0;
+    do { /* four turns of the timer that feeds it */
+        assert_in_range(turns++, 0, 100);
+        daemon_forget(&d);
+    } while (daemon_hear(&d, "WATCHDOG=1", 200));
     assert_int_equal(daemon_http(&d, "/livez", page, sizeof page), 503);
     assert_non_null(strstr(page, "slot 0 makes no progress"));
     assert_true(daemon_logged(&d, "event=slot_stalled slot=0"));
@@ -91,13 +94,11 @@ static void what_was_not_heard_at_first_is_said_once_there_is_room(void **state)
     (void)state;
     Ckksd__V1__Empty empty = CKKSD__V1__EMPTY__INIT;
     start_with_keys(NULL, "WATCHDOG_USEC=2000", NULL);
-    usleep(50000);
-    (void)daemon_hear(&d, "nothing of the sort", 1);
-    d.heard[0] = 0;
+    daemon_forget(&d);
     usleep(50000); /* full of WATCHDOG=1 */
     for (int i = 0; i < 3; i++) assert_int_equal(admin("Admin/Reload", &empty.base), 0);
-    assert_true(daemon_hear(&d, "RELOADING=1", 5000));
-    assert_true(daemon_hear(&d, "STATUS=ready", 5000));
+    assert_true(daemon_hear(&d, "RELOADING=1", EVENT_MS));
+    assert_true(daemon_hear(&d, "STATUS=ready", EVENT_MS));
     assert_int_equal(daemon_stop(&d), 0);
 }
 
@@ -163,7 +164,7 @@ static void a_lost_device_ends_the_daemon_for_its_manager_to_restart(void **stat
     assert_true(daemon_logged(&d, "why=\"configured"));
     assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
     assert_int_equal(tiny_client_infer(&alice, x, 0), RPC_UNAVAILABLE);
-    assert_true(daemon_hear(&d, "STOPPING=1", 10000));
+    assert_true(daemon_hear(&d, "STOPPING=1", EVENT_MS));
     assert_int_equal(daemon_wait(&d), EXIT_FAILURE);
     assert_true(daemon_logged(&d, "event=fatal message=\"the device is lost"));
     assert_false(daemon_logged(&d, "event=slot_recovered"));
@@ -173,13 +174,13 @@ static void a_lost_device_ends_the_daemon_for_its_manager_to_restart(void **stat
 
 /* A connection that comes back by itself, and a call on it that does not wait for ever: -1 without an answer.
  */
-static nng_socket dial_in_the_background(void) {
+static nng_socket dial_in_the_background(nng_duration wait_ms) {
     nng_socket s;
     char url[128];
     snprintf(url, sizeof url, "ipc://%s/bulk.sock", d.folder);
     assert_int_equal(nng_req0_open(&s), 0);
-    assert_int_equal(nng_socket_set_ms(s, NNG_OPT_RECVTIMEO, 500), 0);
-    assert_int_equal(nng_socket_set_ms(s, NNG_OPT_SENDTIMEO, 500), 0);
+    assert_int_equal(nng_socket_set_ms(s, NNG_OPT_RECVTIMEO, wait_ms), 0);
+    assert_int_equal(nng_socket_set_ms(s, NNG_OPT_SENDTIMEO, wait_ms), 0);
     assert_int_equal(nng_dial(s, url, NULL, NNG_FLAG_NONBLOCK), 0);
     return s;
 }
@@ -212,8 +213,7 @@ static void allocations_that_fail_cost_requests_and_no_more(void **state) {
         else
             daemon_start(&d, "[slots]\ncount = 1\n", period[k], NULL);
         assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
-        nng_socket s = dial_in_the_background();
-        assert_int_equal(ask(s), 0);
+        nng_socket s = dial_in_the_background(500);
         daemon_signal(&d, SIGUSR2);
         for (int i = 0; i < 120 && silent < 6; i++) {
             const int code = ask(s);
@@ -227,8 +227,8 @@ static void allocations_that_fail_cost_requests_and_no_more(void **state) {
         nng_close(s);
         printf("  %s: %u answered, %u refused, %u without an answer\n", period[k], answered, refused, silent);
         assert_true(refused + silent > 0);
-        s = dial_in_the_background();
-        for (int i = 0; i < 50 && ask(s) != 0; i++) usleep(100000); /* a slot may have to recover */
+        s = dial_in_the_background(EVENT_MS);
+        for (int i = 0; i < 600 && ask(s) != 0; i++) usleep(100000); /* a slot may have to recover */
         for (int i = 0; i < 3; i++) assert_int_equal(ask(s), 0);
         nng_close(s);
         assert_int_equal(daemon_stop(&d), 0);
@@ -243,7 +243,7 @@ static void draining_finishes_what_was_admitted_and_refuses_the_rest(void **stat
     nng_socket b = begin(&alice, NULL, 0);
     metric_wait("ckksd_queue_depth", 1);
     daemon_signal(&d, SIGTERM);
-    assert_true(daemon_hear(&d, "STOPPING=1", 10000));
+    assert_true(daemon_hear(&d, "STOPPING=1", EVENT_MS));
     metric_wait("ckksd_draining", 1);
     const daemon_call call = tiny_client_call(&alice);
     daemon_send(late, daemon_frame(&call));

@@ -18,9 +18,8 @@ static void reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_w
     assert_int_equal(control_code("Keys/KeyList", token, NULL), RPC_UNAUTHENTICATED);
     tiny_package_install(models, "tiny", "2", 1);
     daemon_signal(&d, SIGHUP);
-    assert_true(daemon_hear(&d, "RELOADING=1", 10000));
-    for (int i = 0; i < 100 && !daemon_logged(&d, "event=model_ready model=tiny version=2"); i++)
-        usleep(50000);
+    assert_true(daemon_hear(&d, "RELOADING=1", EVENT_MS));
+    log_wait("event=model_ready model=tiny version=2");
     assert_int_equal(control_code("Keys/KeyList", token, NULL), 0);
     assert_int_equal(tiny_client_infer(&alice, x, 1), 0); /* the newest, with the same keys */
     snprintf(path, sizeof path, "%s/ckksd.conf", d.folder);
@@ -28,8 +27,7 @@ static void reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_w
     fputs("[queue]\nrequests_max = many\n", file);
     fclose(file);
     assert_int_equal(admin("Admin/Reload", &empty.base), 0);
-    for (int i = 0; i < 100 && !daemon_logged(&d, "event=reload_refused"); i++) usleep(20000);
-    assert_true(daemon_logged(&d, "requests_max: 'many' is not a number"));
+    log_wait("requests_max: 'many' is not a number");
     assert_int_equal(control_code("Keys/KeyList", token, NULL), 0);
     assert_int_equal(tiny_client_infer(&alice, x, 1), 0);
 }
@@ -52,7 +50,7 @@ static void an_unloaded_version_is_retired_by_name_and_can_come_back(void **stat
     assert_int_equal(daemon_do(&d, &call, &r), RPC_FAILED_PRECONDITION);
     assert_string_equal(r.header->status->reason, "CONFIG_RETIRED");
     daemon_reply_fini(&r);
-    for (int i = 0; i < 100 && !daemon_logged(&d, "event=model_retired"); i++) usleep(20000);
+    log_wait("event=model_retired");
     assert_int_equal(admin("Admin/ModelLoad", &m.base), 0);
     for (int i = 0; i < 100 && tiny_client_infer(&alice, (double[]){0, 0, 0, 0}, 1) == 0; i++) {
         if (daemon_logged(&d, "event=model_retired") && evaluations() > 3) break;
@@ -96,7 +94,7 @@ static void versions_can_come_and_go_without_end(void **state) {
             tiny_package_install(models, "tiny", version, 0);
         }
         assert_int_equal(admin("Admin/Reload", &empty.base), 0);
-        for (int i = 0; i < 1500 && count_of("READY", &is_sorted) < AT_ONCE + 1; i++) usleep(5000);
+        for (int i = 0; i < EVENT_MS / 5 && count_of("READY", &is_sorted) < AT_ONCE + 1; i++) usleep(5000);
         assert_int_equal(count_of("READY", &is_sorted), AT_ONCE + 1);
         assert_true(is_sorted);
         assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
@@ -104,8 +102,8 @@ static void versions_can_come_and_go_without_end(void **state) {
                  models);
         assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c) */
         assert_int_equal(admin("Admin/Reload", &empty.base), 0);
-        for (int i = 0; i < 1500 && count_of("READY", &is_sorted) > 1; i++) usleep(5000);
-        for (int i = 0; i < 1500 && count_of("RETIRING", &is_sorted) > 0; i++) usleep(5000);
+        for (int i = 0; i < EVENT_MS / 5 && count_of("READY", &is_sorted) > 1; i++) usleep(5000);
+        for (int i = 0; i < EVENT_MS / 5 && count_of("RETIRING", &is_sorted) > 0; i++) usleep(5000);
     }
     assert_int_equal(count_of("RETIRED", &is_sorted), 63);
     assert_true(daemon_logged(&d, "event=model_forgotten"));
@@ -186,20 +184,14 @@ static void key_sets_that_nobody_uses_are_evicted_by_their_tenants_time(void **s
     assert_int_equal(daemon_stop(&d), 0);
 }
 
-/* Lets the watchdog's readings go on until the log has the line. */
-static void wait_for(const char *line) {
-    for (int i = 0; i < 100 && !daemon_logged(&d, line); i++) usleep(50000);
-    if (!daemon_logged(&d, line)) fail_msg("the log lacks %s", line);
-}
-
 static void a_cards_health_is_published_and_its_trouble_is_logged_once(void **state) {
     (void)state;
     static char page[1 << 17];
     daemon_start(&d, NULL, "CKKSD_TEST_GPU_HEALTH=1", NULL);
     assert_true(daemon_logged(&d, "event=gpu_health name=\"Made-up ?Card?\" driver=1.2.3 temperature_c=40"));
-    wait_for("event=gpu_throttled reasons=hardware_thermal temperature_c=91 power_w=123");
-    wait_for("event=gpu_memory_errors uncorrected=2 corrected=7");
-    wait_for("event=gpu_not_throttled temperature_c=40");
+    log_wait("event=gpu_throttled reasons=hardware_thermal temperature_c=91 power_w=123");
+    log_wait("event=gpu_memory_errors uncorrected=2 corrected=7");
+    log_wait("event=gpu_not_throttled temperature_c=40");
     assert_int_equal(daemon_http(&d, "/metrics", page, sizeof page), 200);
     static const char *const wanted[] = {
         "ckksd_gpu_info{name=\"Made-up ?Card?\",id=\"", /* a real card's, if there is one */
@@ -226,6 +218,8 @@ static void the_metrics_page_is_what_prometheus_reads(void **state) {
     start_with_keys(NULL, NULL, NULL);
     assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
     assert_int_equal(control_code("Keys/KeyList", "x.y", NULL), RPC_UNAUTHENTICATED);
+    metric_wait("ckksd_queue_seconds_count{model=\"tiny\",version=\"1\"}", 1); /* being put away */
+    assert_int_equal(server_ready(), 1);                                       /* by the same thread: it is */
     assert_int_equal(daemon_http(&d, "/metrics", page, sizeof page), 200);
     static const char *const wanted[] = {
         "ckksd_requests_total{method=\"Inference/ModelInfer\",code=\"OK\"} 1",

@@ -103,7 +103,7 @@ static void a_deadline_during_the_evaluation_is_answered_once_and_the_slot_serve
 static void a_retry_on_a_new_connection_finds_the_queued_request(void **state) {
     (void)state;
     static const uint8_t first[16] = {5}, second[16] = {6};
-    start_with_keys(NULL, gate_shut(), NULL);
+    start_with_keys("[queue]\norphan_grace_ms = 600000\n", gate_shut(), NULL);
     nng_socket running = begin(&alice, first, 0);
     gate_wait();
     nng_socket lost = begin(&alice, second, 0);

@@ -253,15 +253,16 @@ static void members_help_with_the_only_task(void **state) {
     uint32_t helped = 0;
     team *t = made(4);
     (void)team_enter(t);
-    for (uint32_t round = 0; round < 40; round++) {
+    uint32_t round = 0;
+    for (; round < 40 || !helped; round++) { /* on a machine that has other work it takes longer */
         _Atomic uint32_t come = 0;
+        assert_in_range(round, 0, 2000);
         if (pauses_us[round % 4]) usleep(pauses_us[round % 4]);
         team_each_shared(1, true, hope_task, &come);
         assert_int_equal(come & 0xffffu, 4);
         helped += come >> 16;
     }
-    print_message("  %u of 160 pieces by threads without a task\n", helped);
-    assert_true(helped > 0);
+    print_message("  %u of %u pieces by threads without a task\n", helped, 4 * round);
     (void)team_enter(NULL);
     team_destroy(t);
 }
@@ -327,7 +328,9 @@ static void a_member_that_wakes_up_on_its_owners_core_moves(void **state) {
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
     (void)team_enter(t);
     uint32_t apart = 0;
-    for (uint32_t round = 0; round < 20; round++) {
+    uint32_t round = 0;
+    for (; round < 20 || !apart; round++) { /* the system may move it back before it looks where it is */
+        assert_in_range(round, 0, 500);
         place p = {.only = one, .is_placing = true};
         team_each(2, true, place_task, &p);
         assert_int_equal(p.at[1], here);
@@ -338,8 +341,7 @@ static void a_member_that_wakes_up_on_its_owners_core_moves(void **state) {
         assert_int_equal(p.at[0], here);
         apart += p.at[1] != here;
     }
-    print_message("  apart in %u of 20 launches\n", apart);
-    assert_true(apart > 0); /* the system may move it back before it looks where it is */
+    print_message("  apart in %u of %u launches\n", apart, round);
     (void)team_enter(NULL);
     team_destroy(t);
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
@@ -453,12 +455,14 @@ static void idle_members_sleep(void **state) {
     job j = {.input = 1};
     (void)team_enter(t);
     team_each(100, true, count_task, &j);
-    usleep(300000); /* ample for a busy machine: they have gone to sleep */
-    const double before = busy_s();
-    usleep(200000);
-    const double busy = busy_s() - before;
+    double busy = 1;
+    for (uint32_t tries = 0; busy > 0.02; tries++) { /* until they have gone to sleep */
+        assert_in_range(tries, 0, 100);              /* one that looked all the time would use all it gets */
+        const double before = busy_s();
+        usleep(200000);
+        busy = busy_s() - before;
+    }
     print_message("  seven members used %.1f ms of processor time in 200 ms\n", 1e3 * busy);
-    assert_true(busy < 0.1); /* one that looked all the time would use 0.2 */
     (void)team_enter(NULL);
     team_destroy(t);
 }
