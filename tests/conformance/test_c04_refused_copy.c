@@ -89,6 +89,33 @@ static void pageable_words_out_of_range_are_refused_by_the_host(void **state) {
     program_fixture_close(&f);
 }
 
+/* Wherever they are: a word is read as one. */
+static void words_that_are_not_aligned_are_refused(void **state) {
+    (void)state;
+    static const graph_source sources[] = {GRAPH_SOURCE_WORDS_HOST, GRAPH_SOURCE_WORDS_PINNED,
+                                           GRAPH_SOURCE_WORDS_DEVICE};
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL), *b = sample_create(&f, 2, NULL);
+    test_program t;
+    test_program_start(&t, &f, NULL, PROGRAM_ADD);
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++)
+        for (uint32_t off = 1; off < 8; off++) {
+            graph_input inputs[2] = {sample_input(a, sources[i], false), sample_input(b, sources[i], false)};
+            graph_handle handle;
+            ckks_error err = {0};
+            inputs[1].data = (const uint8_t *)inputs[1].data + off;
+            assert_status(graph_program_copy_inputs_from(t.program, &handle, inputs, 2, f.keys, &err),
+                          CKKS_INVALID_ARGUMENT);
+            assert_string_equal(err.field, "input 1");
+            assert_string_equal(err.message, "the words are not aligned");
+        }
+    assert_works(&t, a, b);
+    test_program_fini(&t);
+    sample_destroy(a), sample_destroy(b);
+    program_fixture_close(&f);
+}
+
 /* ---- refused by the device ---- */
 
 /* limb i of component 0 starts there */
@@ -415,6 +442,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_refusal_leaves_payload_and_handle_as_they_were),
         cmocka_unit_test(pageable_words_out_of_range_are_refused_by_the_host),
+        cmocka_unit_test(words_that_are_not_aligned_are_refused),
         cmocka_unit_test(verdict_voids_the_reply_and_poisons_until_a_good_copy),
         cmocka_unit_test(every_entry_of_a_batch_is_looked_at),
         cmocka_unit_test(verdict_of_a_replaced_payload_does_not_poison_the_new_one),

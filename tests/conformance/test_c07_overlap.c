@@ -265,6 +265,44 @@ static void a_copy_that_breaks_has_let_go_of_its_source(void **state) {
     program_fixture_close(&f);
 }
 
+/* The result's memory goes with a replay that broke: nothing on the stream may still write there. */
+static void a_replay_that_breaks_has_let_go_of_its_result(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    test_program t;
+    test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
+    graph_input input = sample_input(a, GRAPH_SOURCE_WORDS_DEVICE, false);
+    source_in_making s;
+    graph_handle handle;
+    graph_pending *pending = NULL;
+    graph_result result;
+    source_open(&s, &f, &input);
+    input.data = s.words;
+    input.ready = s.ready;
+    assert_ok(test_copy(&t, &handle, a, NULL, NULL));
+    device_fault_set(f.dev, 0, false);
+    assert_ok(graph_program_replay_begin(t.program, &pending, handle, GRAPH_OUTPUT_OWNED, NULL));
+    const uint64_t calls = device_fault_calls(f.dev);
+    assert_ok(graph_program_replay_finish(t.program, pending, &result, NULL));
+    graph_result_release(&result);
+    source_make(&s);
+    assert_ok(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL));
+    device_fault_set(f.dev, calls, false); /* the last of them: all work is enqueued, behind the source */
+    assert_status(graph_program_replay_begin(t.program, &pending, handle, GRAPH_OUTPUT_OWNED, NULL),
+                  CKKS_DEVICE_ERROR);
+    device_fault_set(f.dev, 0, false);
+    assert_true(device_event_is_complete(s.ready));
+    assert_ok(graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL));
+    assert_result(&t, &result, a, NULL); /* the payload is as it was */
+    graph_result_release(&result);
+    source_close(&s);
+    test_program_fini(&t);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
 static void device_words_of_the_programs_own_inputs_are_refused(void **state) {
     (void)state;
     program_fixture f;
@@ -379,6 +417,7 @@ int main(void) {
         cmocka_unit_test(words_wait_for_the_staging_area),
         cmocka_unit_test(a_replay_is_finished_when_it_is_over),
         cmocka_unit_test(a_copy_that_breaks_has_let_go_of_its_source),
+        cmocka_unit_test(a_replay_that_breaks_has_let_go_of_its_result),
         cmocka_unit_test(device_words_of_the_programs_own_inputs_are_refused),
         cmocka_unit_test(replays_of_one_slot_asked_for_by_two_threads_run_one_after_the_other),
         cmocka_unit_test(replays_begun_in_a_row_run_in_that_order),

@@ -50,6 +50,7 @@ typedef struct stream_program {
     bool counts_itself; /* the callable moves host_counter */
     uint64_t more;      /* blocks that it skips */
     bool draws_more_each_time;
+    bool breaks_off; /* after the first of two draws */
 } stream_program;
 
 static ckks_status draw(void *context, graph_region *region, const ckks_value *in, uint32_t count,
@@ -67,6 +68,7 @@ static ckks_status draw(void *context, graph_region *region, const ckks_value *i
                                          .kind = SAMPLE_TERNARY};
         const ckks_status rc = device_launch(ev->stream, KERNEL_SAMPLE, &args, err);
         if (rc != CKKS_OK) return rc;
+        if (p->breaks_off) return ckks_error_set(err, CKKS_INTERNAL, "draw", "broken off");
         at += sample_block_count(SAMPLE_TERNARY, p->f->n);
         out.words += (uint64_t)(FIXTURE_LEVEL + 1) * p->f->n;
     }
@@ -348,6 +350,35 @@ static void a_run_that_draws_otherwise_is_void(void **state) {
     program_fixture_close(&f);
 }
 
+/* What was drawn of the stream before is not known, and must not be drawn again: with the same key the
+ * program would go on where it was. */
+static void a_run_that_breaks_off_after_a_draw_ends_the_program(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    const graph_input input = sample_packed(a);
+    stream_program p;
+    graph_result result = {0};
+    ckks_error err = {0};
+    stream_program_init(&p, &f, NULL, true);
+    assert_ok(stream_program_capture(&p, a));
+    p.breaks_off = true;
+    assert_status(graph_program_replay(p.program, &result, &input, 1, NULL, GRAPH_OUTPUT_OWNED, &err),
+                  CKKS_INTERNAL);
+    assert_null(result.internal);
+    assert_int_equal(graph_program_get_state(p.program), GRAPH_PROGRAM_FAILED);
+    p.breaks_off = false;
+    assert_status(graph_program_replay(p.program, &result, &input, 1, NULL, GRAPH_OUTPUT_OWNED, NULL),
+                  CKKS_DEVICE_ERROR);
+    assert_ok(stream_program_capture(&p, a)); /* a fresh key */
+    assert_ok(graph_program_replay(p.program, &result, &input, 1, NULL, GRAPH_OUTPUT_OWNED, NULL));
+    graph_result_release(&result);
+    stream_program_fini(&p);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
 /* Capture counts too: each run of the callable must draw as much as the first, and so must its recording. */
 static void a_callable_whose_runs_draw_otherwise_is_not_captured(void **state) {
     (void)state;
@@ -503,6 +534,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(fixed_key_repeats_and_a_fresh_one_does_not),
         cmocka_unit_test(eager_execution_draws_as_the_recording_does),
         cmocka_unit_test(a_run_that_draws_otherwise_is_void),
+        cmocka_unit_test(a_run_that_breaks_off_after_a_draw_ends_the_program),
         cmocka_unit_test(a_callable_whose_runs_draw_otherwise_is_not_captured),
         cmocka_unit_test(stream_keys_do_not_stay_in_pinned_memory),
         cmocka_unit_test(close_wipes_the_stream_key),
