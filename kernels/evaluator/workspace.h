@@ -38,8 +38,8 @@ ckks_status workspace_acquire(workspace *ws, void **out, uint64_t bytes, ckks_er
 ckks_status workspace_acquire_parts(workspace *ws, void **out, uint64_t part_bytes, uint32_t part_count,
                                     ckks_error *err);
 /* workspace_release says that no later launch reads the buffer (or part). Accepts NULL and addresses that are
- * no planned ones (memory of others); a planned one that this workspace did not hand out, or twice, is
- * asserted in planning mode. */
+ * no planned ones (memory of others); a planned one that this workspace did not hand out, or more releases of
+ * a buffer than it has parts, are asserted in planning mode. */
 void workspace_release(workspace *ws, void *address);
 /* fixed mode: back to the first acquire, for the next run. */
 void workspace_rewind(workspace *ws);

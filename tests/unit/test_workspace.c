@@ -8,8 +8,12 @@
 #include "tests/support/fixtures.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -345,6 +349,45 @@ static void parts_are_released_one_by_one(void **state) {
     workspace_destroy(ws);
 }
 
+/* whether releasing `address` ends the process with a report */
+static bool release_is_fatal(workspace *ws, void *address) {
+    int status = 0;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        const struct rlimit none = {0, 0};
+        (void)setrlimit(RLIMIT_CORE, &none);
+        signal(SIGABRT, SIG_DFL);
+        (void)close(STDERR_FILENO);
+        workspace_release(ws, address);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+/* A buffer that is given back while it is still in use would be another's at once: what makes no sense as a
+ * release is our own mistake, and must not pass. */
+static void what_was_not_handed_out_is_not_taken_back(void **state) {
+    (void)state;
+    workspace *ws = NULL;
+    void *p = NULL, *q = NULL;
+    int host = 0;
+    assert_int_equal(workspace_create_planning(&ws, NULL), CKKS_OK);
+    assert_int_equal(workspace_acquire_parts(ws, &p, 2 * UNIT, 2, NULL), CKKS_OK);
+    assert_int_equal(workspace_acquire(ws, &q, UNIT, NULL), CKKS_OK);
+    assert_false(release_is_fatal(ws, (uint8_t *)p + 2 * UNIT));
+    assert_false(release_is_fatal(ws, &host));              /* of others */
+    assert_true(release_is_fatal(ws, (uint8_t *)p + UNIT)); /* inside a part */
+    assert_true(release_is_fatal(ws, (uint8_t *)p + 2 * UNIT + 1));
+    assert_true(release_is_fatal(ws, (uint8_t *)q + UNIT)); /* behind the last */
+    workspace_release(ws, p);
+    workspace_release(ws, (uint8_t *)p + 2 * UNIT);
+    assert_true(release_is_fatal(ws, p)); /* again */
+    assert_false(release_is_fatal(ws, q));
+    workspace_destroy(ws);
+}
+
 static void every_allocation_failure_while_planning_is_reported(void **state) {
     (void)state;
     static dag g;
@@ -380,6 +423,7 @@ int main(void) {
         cmocka_unit_test(a_fixed_workspace_repeats_the_planned_addresses),
         cmocka_unit_test(impossible_sizes_are_refused),
         cmocka_unit_test(parts_are_released_one_by_one),
+        cmocka_unit_test(what_was_not_handed_out_is_not_taken_back),
         cmocka_unit_test(every_allocation_failure_while_planning_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
