@@ -134,41 +134,10 @@ void container_view_fini(container_view *view) {
     *view = (container_view){0};
 }
 
-/* ---- writing: one layout, emitted to memory or to a file ---- */
+/* ---- writing ---- */
 
-ckks_status container_emit(const container_sink *sink, uint32_t kind, const void *manifest,
-                           uint32_t manifest_bytes, const container_segment *segments, uint32_t segment_count,
-                           ckks_error *err) {
-    static const uint8_t zeros[ALIGNMENT];
-    ckks_status rc;
-    uint64_t at = 0;
-    uint8_t fixed[FIXED_BYTES], length[LENGTH_BYTES];
-    memcpy(fixed, magic, sizeof magic);
-    bytes_write_u32(fixed + 12, kind);
-    bytes_write_u32(fixed + 16, CONTAINER_VERSION);
-    bytes_write_u32(fixed + 20, manifest_bytes);
-    bytes_write_u32(fixed + 24, segment_count);
-#define PUT(data, bytes)                                                                                     \
-    do {                                                                                                     \
-        if ((rc = sink->put(sink->context, data, bytes, err)) != CKKS_OK) return rc;                         \
-        at += (bytes);                                                                                       \
-    } while (0)
-    PUT(fixed, FIXED_BYTES);
-    for (uint32_t i = 0; i < segment_count; i++) {
-        bytes_write_u64(length, segments[i].bytes);
-        PUT(length, LENGTH_BYTES);
-    }
-    PUT(zeros, align_up(at, ALIGNMENT) - at);
-    PUT(manifest, manifest_bytes);
-    for (uint32_t i = 0; i < segment_count; i++) {
-        PUT(zeros, align_up(at, ALIGNMENT) - at);
-        PUT(segments[i].data, segments[i].bytes);
-    }
-#undef PUT
-    return CKKS_OK;
-}
-
-ckks_status container_size(uint64_t *out, uint32_t manifest_bytes, const container_segment *segments,
+/* bytes of the whole file, trailer included */
+static ckks_status size_of(uint64_t *out, uint32_t manifest_bytes, const container_segment *segments,
                            uint32_t segment_count, ckks_error *err) {
     if (manifest_bytes > CONTAINER_MANIFEST_MAX)
         return ckks_error_set(err, CKKS_TOO_LARGE, "manifest", "manifest of %u bytes, at most %u fit a file",
@@ -190,15 +159,13 @@ ckks_status container_size(uint64_t *out, uint32_t manifest_bytes, const contain
     return CKKS_OK;
 }
 
-typedef struct memory_sink {
-    uint8_t *at;
-} memory_sink;
-static ckks_status memory_put(void *context, const void *data, uint64_t bytes, ckks_error *err) {
-    (void)err;
-    memory_sink *sink = context;
-    if (bytes) memcpy(sink->at, data, bytes);
-    sink->at += bytes;
-    return CKKS_OK;
+static uint8_t *put(uint8_t *to, const void *data, uint64_t bytes) {
+    if (bytes) memcpy(to, data, bytes);
+    return to + bytes;
+}
+static uint8_t *put_gap(uint8_t *to, const uint8_t *image) {
+    while ((uint64_t)(to - image) % ALIGNMENT) *to++ = 0;
+    return to;
 }
 
 ckks_status container_build(uint8_t **out, size_t *size, uint32_t kind, const void *manifest,
@@ -207,17 +174,24 @@ ckks_status container_build(uint8_t **out, size_t *size, uint32_t kind, const vo
     ckks_status rc;
     uint64_t total = 0;
     *out = NULL, *size = 0;
-    if ((rc = container_size(&total, manifest_bytes, segments, segment_count, err)) != CKKS_OK) return rc;
+    if ((rc = size_of(&total, manifest_bytes, segments, segment_count, err)) != CKKS_OK) return rc;
     CKKS_ASSERT(total > SHA256_BYTES);
     uint8_t *image = malloc(total);
     if (!image)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "file", "no memory for a file of %llu bytes",
                               (unsigned long long)total);
-    memory_sink memory = {image};
-    const container_sink sink = {memory_put, &memory};
-    rc = container_emit(&sink, kind, manifest, manifest_bytes, segments, segment_count, err);
-    CKKS_ASSERT(rc == CKKS_OK && memory.at == image + total - SHA256_BYTES);
-    sha256(memory.at, image, total - SHA256_BYTES);
+    memcpy(image, magic, sizeof magic);
+    bytes_write_u32(image + 12, kind);
+    bytes_write_u32(image + 16, CONTAINER_VERSION);
+    bytes_write_u32(image + 20, manifest_bytes);
+    bytes_write_u32(image + 24, segment_count);
+    uint8_t *at = image + FIXED_BYTES;
+    for (uint32_t i = 0; i < segment_count; i++, at += LENGTH_BYTES) bytes_write_u64(at, segments[i].bytes);
+    at = put(put_gap(at, image), manifest, manifest_bytes);
+    for (uint32_t i = 0; i < segment_count; i++)
+        at = put(put_gap(at, image), segments[i].data, segments[i].bytes);
+    CKKS_ASSERT(at == image + total - SHA256_BYTES);
+    sha256(at, image, total - SHA256_BYTES);
     *out = image;
     *size = total;
     return CKKS_OK;

@@ -3,8 +3,8 @@
  * then for each segment u64 length, the protobuf manifest, then the segments; manifest and each segment start
  * at a multiple of 16 from the file's start, gaps zero; last a SHA-256 over everything before it.
  *
- * Readers refuse unknown versions with a message that says which version wrote the file. Writers write to a
- * temporary file in the same folder, sync, and rename.
+ * Readers refuse unknown versions with a message that says which version wrote the file. Writers build the
+ * image; who keeps it writes it (the client: client/lib/files.h).
  */
 #ifndef CKKS_PROTO_CONTAINER_H
 #define CKKS_PROTO_CONTAINER_H
@@ -51,25 +51,10 @@ ckks_status container_parse(container_view *out, const void *bytes, size_t size,
                             ckks_error *err);
 void container_view_fini(container_view *view);
 
-/* container_build allocates the file image (free with free()). */
+/* container_build allocates the file image (free with free()). CKKS_TOO_LARGE. */
 ckks_status container_build(uint8_t **out, size_t *size, uint32_t kind, const void *manifest,
                             uint32_t manifest_bytes, const container_segment *segments,
                             uint32_t segment_count, ckks_error *err);
-
-/* container_size: bytes of the file that container_build would make, trailer included. CKKS_TOO_LARGE. */
-ckks_status container_size(uint64_t *out, uint32_t manifest_bytes, const container_segment *segments,
-                           uint32_t segment_count, ckks_error *err);
-
-/* Where container_emit puts a file's bytes, in order, without its trailer (the SHA-256 of all of them): the
- * one place that knows the layout, shared by memory images and files. Sizes were checked by container_size.
- */
-typedef struct container_sink {
-    ckks_status (*put)(void *context, const void *data, uint64_t bytes, ckks_error *err);
-    void *context;
-} container_sink;
-ckks_status container_emit(const container_sink *sink, uint32_t kind, const void *manifest,
-                           uint32_t manifest_bytes, const container_segment *segments, uint32_t segment_count,
-                           ckks_error *err);
 
 /* ---- files (blocking I/O) ---- */
 
@@ -83,10 +68,5 @@ typedef struct container_file {
 ckks_status container_read(container_file *out, const char *path, uint32_t expected_kind, uint64_t size_max,
                            ckks_error *err);
 void container_file_fini(container_file *file);
-/* container_write: mode 0600 for CONTAINER_SECRET_KEY, else 0644 & ~umask; refuses to overwrite unless
- * `overwrite`. */
-ckks_status container_write(const char *path, uint32_t kind, const void *manifest, uint32_t manifest_bytes,
-                            const container_segment *segments, uint32_t segment_count, bool overwrite,
-                            ckks_error *err);
 
 #endif

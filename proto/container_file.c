@@ -1,13 +1,11 @@
 /* The files of proto/container.h: blocking I/O, apart from the pure format in container.c. */
 #include "proto/container.h"
 
-#include "kernels/base/bytes.h"
-#include "kernels/base/hash.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -94,102 +92,4 @@ void container_file_fini(container_file *file) {
     container_view_fini(&file->view);
     free(file->bytes);
     *file = (container_file){0};
-}
-
-typedef struct file_sink {
-    int fd;
-    const char *path;
-    hash_state *hash;
-} file_sink;
-
-static ckks_status write_all(int fd, const uint8_t *bytes, uint64_t size, const char *path, ckks_error *err) {
-    while (size) {
-        const ssize_t put = write(fd, bytes, size < (1u << 30) ? size : 1u << 30);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return io_error(path, "write", err);
-        bytes += put;
-        size -= (uint64_t)put;
-    }
-    return CKKS_OK;
-}
-
-static ckks_status file_put(void *context, const void *data, uint64_t bytes, ckks_error *err) {
-    const file_sink *sink = context;
-    if (!bytes) return CKKS_OK;
-    hash_update(sink->hash, data, bytes);
-    return write_all(sink->fd, data, bytes, sink->path, err);
-}
-
-/* A fresh name in the target's folder. */
-static ckks_status open_temporary(int *fd, char *name, size_t capacity, const char *path, mode_t mode,
-                                  ckks_error *err) {
-    for (unsigned attempt = 0; attempt < 1000; attempt++) {
-        const int length = snprintf(name, capacity, "%s.%d-%u.tmp", path, (int)getpid(), attempt);
-        if (length < 0 || (size_t)length >= capacity)
-            return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "path is too long: %.180s", path);
-        *fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        if (*fd >= 0) return CKKS_OK;
-        if (errno != EEXIST) break;
-    }
-    name[0] = 0;
-    return io_error(path, "create", err);
-}
-
-/* Without `overwrite` the name must still be free at this moment: not a check and then a rename. */
-static ckks_status publish(const char *temporary, const char *path, bool overwrite, ckks_error *err) {
-    if (overwrite) return rename(temporary, path) == 0 ? CKKS_OK : io_error(path, "write", err);
-    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_NOREPLACE) == 0) return CKKS_OK;
-    if (errno != EINVAL && errno != ENOSYS) return io_error(path, "write", err);
-    if (link(temporary, path) != 0) return io_error(path, "write", err);
-    unlink(temporary);
-    return CKKS_OK;
-}
-
-static ckks_status sync_folder(const char *path, ckks_error *err) {
-    char folder[4096];
-    const char *slash = strrchr(path, '/');
-    const int length = slash ? snprintf(folder, sizeof folder, "%.*s/", (int)(slash - path), path)
-                             : snprintf(folder, sizeof folder, ".");
-    if (length < 0 || (size_t)length >= sizeof folder)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "file", "path is too long: %.180s", path);
-    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return io_error(folder, "open", err);
-    const ckks_status rc = fsync(fd) == 0 ? CKKS_OK : io_error(folder, "sync", err);
-    close(fd);
-    return rc;
-}
-
-ckks_status container_write(const char *path, uint32_t kind, const void *manifest, uint32_t manifest_bytes,
-                            const container_segment *segments, uint32_t segment_count, bool overwrite,
-                            ckks_error *err) {
-    ckks_status rc;
-    uint64_t total;
-    char temporary[4096] = "";
-    file_sink file = {.fd = -1, .path = path};
-    uint8_t digest[SHA256_BYTES];
-    if ((rc = container_size(&total, manifest_bytes, segments, segment_count, err)) != CKKS_OK) return rc;
-    if (!(file.hash = hash_create())) {
-        rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "file", "no memory to write %.180s", path);
-        goto out;
-    }
-    if ((rc = open_temporary(&file.fd, temporary, sizeof temporary, path,
-                             kind == CONTAINER_SECRET_KEY ? 0600 : 0644, err)) != CKKS_OK)
-        goto out;
-    const container_sink sink = {file_put, &file};
-    rc = container_emit(&sink, kind, manifest, manifest_bytes, segments, segment_count, err);
-    if (rc != CKKS_OK) goto out;
-    hash_finish(file.hash, digest);
-    if ((rc = write_all(file.fd, digest, sizeof digest, path, err)) != CKKS_OK) goto out;
-    if (fsync(file.fd) != 0) {
-        rc = io_error(path, "sync", err);
-        goto out;
-    }
-    if ((rc = publish(temporary, path, overwrite, err)) != CKKS_OK) goto out;
-    temporary[0] = 0;
-    rc = sync_folder(path, err);
-out:
-    if (file.fd >= 0) close(file.fd);
-    if (temporary[0]) unlink(temporary);
-    hash_destroy(file.hash);
-    return rc;
 }

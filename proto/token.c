@@ -2,6 +2,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
+#include "proto/durable.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -400,9 +401,9 @@ static ckks_status lock_folder(int *out, const char *path, ckks_error *err) {
     return CKKS_OK;
 }
 
-/* replace_file writes old text and one more line beside `path` and renames. */
-static ckks_status replace_file(const char *path, int folder, const char *old, size_t old_size,
-                                const char *line, const struct stat *st, ckks_error *err) {
+/* replace_file writes old text and one more line (NULL: none) beside `path` and renames. */
+static ckks_status replace_file(const char *path, const char *old, size_t old_size, const char *line,
+                                const struct stat *st, ckks_error *err) {
     ckks_status rc;
     char temporary[PATH_MAX];
     int fd = -1;
@@ -414,11 +415,11 @@ static ckks_status replace_file(const char *path, int folder, const char *old, s
                               : errno == EACCES ? CKKS_PERMISSION_DENIED
                                                 : CKKS_IO,
                               "tokens", "%s: %s", path, strerror(errno));
-    const bool needs_newline = old_size > 0 && old[old_size - 1] != '\n';
+    const bool needs_newline = line && old_size > 0 && old[old_size - 1] != '\n';
     if ((rc = write_all(fd, old, old_size, path, err)) != CKKS_OK) goto out;
     if (needs_newline && (rc = write_all(fd, "\n", 1, path, err)) != CKKS_OK) goto out;
-    if ((rc = write_all(fd, line, strlen(line), path, err)) != CKKS_OK) goto out;
-    if ((rc = write_all(fd, "\n", 1, path, err)) != CKKS_OK) goto out;
+    if (line && (rc = write_all(fd, line, strlen(line), path, err)) != CKKS_OK) goto out;
+    if (line && (rc = write_all(fd, "\n", 1, path, err)) != CKKS_OK) goto out;
     /* an unprivileged administrator cannot give a file away; the mode below still holds */
     if (st && fchown(fd, st->st_uid, st->st_gid) != 0) errno = 0;
     if (fchmod(fd, 0640) != 0 || fsync(fd) != 0 || rename(temporary, path) != 0) {
@@ -426,11 +427,21 @@ static ckks_status replace_file(const char *path, int folder, const char *old, s
         goto out;
     }
     temporary[0] = 0;
-    (void)fsync(folder); /* some file systems refuse: as good as it gets */
 out:
     close(fd);
     if (temporary[0]) (void)unlink(temporary);
     return rc;
+}
+
+/* A token that may be gone after a crash is none to hand out: it leaves again. */
+static ckks_status keep(const char *path, int folder, const char *old, size_t old_size, const struct stat *st,
+                        ckks_error *err) {
+    const int number = durable_folder_at(folder);
+    if (number == 0) return CKKS_OK;
+    const bool is_back =
+        st ? replace_file(path, old, old_size, NULL, st, NULL) == CKKS_OK : unlink(path) == 0;
+    return ckks_error_set(err, CKKS_IO, "tokens", "%s: sync of its folder: %s%s", path, strerror(number),
+                          is_back ? "" : "; the new token's line is still in it");
 }
 
 ckks_status token_file_add(const char *path, const token_entry *entry, ckks_error *err) {
@@ -455,8 +466,10 @@ ckks_status token_file_add(const char *path, const token_entry *entry, ckks_erro
                                 entry->id);
             goto out;
         }
-    rc = replace_file(path, folder, exists ? text : "", size, token_entry_print(entry, line),
-                      exists ? &st : NULL, err);
+    const char *old = exists ? text : "";
+    const struct stat *old_st = exists ? &st : NULL;
+    rc = replace_file(path, old, size, token_entry_print(entry, line), old_st, err);
+    if (rc == CKKS_OK) rc = keep(path, folder, old, size, old_st, err);
 out:
     token_table_fini(&table);
     free(text);

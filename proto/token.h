@@ -96,7 +96,7 @@ char *token_entry_print(const token_entry *entry, char line[TOKEN_LINE_MAX]);
  * token_file_add appends an entry: reads and checks the file at `path` (absent = empty), writes it whole with
  * the new line into a temporary file beside it, mode 0640 and the old file's owner and group where permitted,
  * syncs and renames, so that a reader sees the old or the new file. Comments stay. CKKS_ALREADY_EXISTS for a
- * known id. Blocks.
+ * known id. After any error the file is as it was, also where only its folder could not be synced. Blocks.
  */
 ckks_status token_file_add(const char *path, const token_entry *entry, ckks_error *err);
 

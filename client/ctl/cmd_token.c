@@ -129,6 +129,7 @@ static ckks_status write_token(const char *path, const char *text, ckks_error *e
     const int size = snprintf(line, sizeof line, "%s\n", text);
     const ckks_status rc = file_write(path, line, (size_t)size, 0600, false, err);
     sodium_memzero(line, sizeof line);
+    if (rc != CKKS_OK && !strcmp(err->field, "folder")) unlink(path);
     return rc;
 }
 

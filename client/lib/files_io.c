@@ -1,5 +1,7 @@
 #include "client/lib/files.h"
 
+#include "proto/durable.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -105,13 +107,14 @@ static bool folder_of(char folder[PATH_MAX], const char *path) {
                             : ".") < PATH_MAX;
 }
 
-/* the name itself, after a crash: a key that was reported must not be gone. What cannot be synced (some file
- * systems refuse) is as good as it gets. */
-static void sync_folder(const char *folder) {
-    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    (void)fsync(fd);
-    close(fd);
+/* the name itself, after a crash: a key that was reported must not be gone */
+static ckks_status sync_folder(const char *folder, const char *path, ckks_error *err) {
+    const int number = durable_folder(folder);
+    return number == 0
+               ? CKKS_OK
+               : ckks_error_set(err, CKKS_IO, "folder",
+                                "%.200s: written, but it may not survive a crash: sync of its folder: %s",
+                                path, strerror(number));
 }
 
 /* Where the system can, the new file has no name until it is whole: whatever ends this program, even a
@@ -226,8 +229,7 @@ ckks_status file_write(const char *path, const void *bytes, size_t size, unsigne
     if (rc == CKKS_OK) rc = new_file_publish(&f, target, overwrite, err);
     if (close(f.fd) != 0 && rc == CKKS_OK) rc = file_io_error(err, path, "close");
     if (f.name[0]) unlink(f.name);
-    if (rc == CKKS_OK) sync_folder(folder);
-    return rc;
+    return rc == CKKS_OK ? sync_folder(folder, path, err) : rc;
 }
 
 ckks_status file_make_parents(const char *path, ckks_error *err) {
