@@ -1,7 +1,9 @@
 """Starts the real daemon with its own folder, tokens and models; stops it and checks how it ended."""
 import os
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -13,11 +15,24 @@ BUILD = os.path.join(ROOT, os.environ.get("B", "build/gcc"))
 MODELS = os.path.join(ROOT, "tests", "models")
 
 
-def free_port():
-    import socket
-    with socket.socket() as s:
+class Ports:
+    """Ports that stay ours: each is bound, and nobody listens, until the daemon does. One that is merely free may be anybody's a moment later,
+    and be given out twice."""
+
+    def __init__(self):
+        self.held = []
+
+    def take(self):
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # who sets one of these too may bind it beside us
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         s.bind(("127.0.0.1", 0))
+        self.held.append(s)
         return s.getsockname()[1]
+
+    def release(self):
+        for s in self.held:
+            s.close()
 
 
 class Daemon:
@@ -31,7 +46,8 @@ class Daemon:
             shutil.copy(package, f"{self.folder}/models/{name}/1/model.ckm")
         os.makedirs(f"{self.folder}/models", exist_ok=True)
         os.makedirs(f"{self.folder}/data")
-        self.tcp, self.tcp_bulk, self.tls, self.tls_bulk, self.ops = (free_port() for _ in range(5))
+        self.ports = Ports()
+        self.tcp, self.tcp_bulk, self.tls, self.tls_bulk, self.ops = (self.ports.take() for _ in range(5))
         self.ca = None
         lines = ["[server]", f"models = {self.folder}/models", f"data = {self.folder}/data", f"tokens = {self.folder}/tokens",
                  "[listen]", f"control = ipc://{self.folder}/control.sock", f" tcp://127.0.0.1:{self.tcp}"]
@@ -40,10 +56,10 @@ class Daemon:
             self.make_certificate()
             lines.append(f" tls+tcp://127.0.0.1:{self.tls}")
             bulk += [f" tls+tcp://127.0.0.1:{self.tls_bulk}", f"tls_certificate = {self.folder}/server.pem", f"tls_key = {self.folder}/server.key"]
-        self.ws = free_port() if ws else None
+        self.ws = self.ports.take() if ws else None
         if ws:
             lines.append(f" ws://127.0.0.1:{self.ws}/control")
-            bulk.insert(1, f" ws://127.0.0.1:{free_port()}/bulk")
+            bulk.insert(1, f" ws://127.0.0.1:{self.ports.take()}/bulk")
         lines += bulk + ["[ops]", f"listen = 127.0.0.1:{self.ops}", extra]
         with open(f"{self.folder}/ckksd.conf", "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
@@ -99,6 +115,7 @@ class Daemon:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(seconds)
+        self.ports.release()
         self.log.close()
         shutil.rmtree(self.folder)
         return status
@@ -110,6 +127,41 @@ class Daemon:
         if self.ws:
             found["ws"] = f"ws://127.0.0.1:{self.ws}/control"
         return found
+
+
+class Gate:
+    """In front of every evaluation of a daemon that was started with Gate.PROGRAM and this environment: what has begun cannot come to its end
+    before the test lets it."""
+    PROGRAM = "tests/ckksd-fault"
+
+    def __init__(self, folder):
+        self.folder, self.environment = folder, {"CKKSD_TEST_GATE": folder}
+        for name in ("arrived", "go"):
+            os.mkfifo(f"{folder}/{name}")
+        self.arrived, self.go = (os.open(f"{folder}/{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("arrived", "go"))
+
+    @staticmethod
+    def drain(pipe):
+        try:
+            while os.read(pipe, 65536):
+                pass
+        except BlockingIOError:
+            pass
+
+    def open(self):
+        self.drain(self.arrived)
+        os.write(self.go, b"g" * 4096)
+
+    def shut(self):
+        self.drain(self.go)
+
+    def let_until(self, is_enough):
+        """One after another until is_enough(); one more may pass."""
+        while not is_enough():
+            if not select.select([self.go], [], [], 0)[0]:
+                os.write(self.go, b"g")
+            time.sleep(0.005)
+        self.shut()
 
 
 def compile_model(name, folder, *options):

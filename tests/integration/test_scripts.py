@@ -299,11 +299,14 @@ def tokens_made_at_the_same_time_all_work(user):
 def secrets_are_in_no_core_dump_and_on_no_command_line(user):
     if os.environ.get("SANITIZER"):
         return  # its leak check has to look in
-    dumped, command_line = dumps_core(user, lambda: os.path.exists(user.path("never.csv.part")), CTL, "infer", MODEL, "many.csv", "-o", "never.csv")
+    rows = read_rows()
+    write_rows(user.path("without-end.csv"), rows[:1] + rows[1:] * 200)
+    dumped, command_line = dumps_core(user, lambda: os.path.exists(user.path("never.csv.part")), CTL, "infer", MODEL, "without-end.csv", "-o",
+                                      "never.csv")
     assert not dumped
     with open(user.token, encoding="utf-8") as file:
         assert file.read().split(".")[1].strip().encode() not in command_line
-    print(f"  (other programs {'do' if dumps_core(user, lambda: time.sleep(0.2) or True, 'sleep', '9')[0] else 'do not either'} on this machine)")
+    print(f"  (other programs {'do' if dumps_core(user, lambda: time.sleep(0.2) or True, 'sleep', '600')[0] else 'do not either'} on this machine)")
 
 
 def main():
