@@ -111,6 +111,7 @@ const char *device_hardware_id(const device *dev) {
     return dev->back.hardware_id;
 }
 bool device_has_kernel(const device *dev, kernel_id kernel) {
+    if (device_hides(dev, kernel)) return false;
     return dev->back.backend->can_launch(dev->back.self, kernel, NULL) == CKKS_OK;
 }
 key_layout device_key_layout(const device *dev) {
@@ -195,27 +196,6 @@ ckks_status device_call(device *dev, call_kind kind, bool *fail_later, ckks_erro
 #endif
     return CKKS_OK;
 }
-
-#ifdef CKKS_FAULT_INJECTION
-void device_fault_set(device *dev, uint64_t nth, bool asynchronous) {
-    pthread_mutex_lock(&dev->lock);
-    dev->fault_calls = 0;
-    dev->fault_nth = nth;
-    dev->fault_asynchronous = asynchronous;
-    pthread_mutex_unlock(&dev->lock);
-}
-void device_fault_lose(device *dev) {
-    pthread_mutex_lock(&dev->lock);
-    dev->fault_lose = true;
-    pthread_mutex_unlock(&dev->lock);
-}
-uint64_t device_fault_calls(const device *dev) {
-    pthread_mutex_lock(books(dev));
-    const uint64_t calls = dev->fault_calls;
-    pthread_mutex_unlock(books(dev));
-    return calls;
-}
-#endif
 
 ckks_status device_refuse_recording_thread(device *dev, const char *what, ckks_error *err) {
     ckks_error cause = {0};

@@ -175,5 +175,8 @@ uint64_t device_fault_calls(const device *dev);
 /* device_fault_lose: the next work enqueued on any stream loses the device for good (CUDA: a kernel that
  * traps takes its place). */
 void device_fault_lose(device *dev);
+/* device_fault_hide: device_has_kernel says from now on that there is no version of the kernel, as on a back
+ * end that lacks it; false ends that. */
+void device_fault_hide(device *dev, kernel_id kernel, bool is_hidden);
 
 #endif

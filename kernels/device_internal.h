@@ -1,5 +1,5 @@
 /*
- * Shared by device.c and device_record.c only.
+ * Shared by device.c, device_record.c and device_fault.c only.
  *
  * Recording is the front end's work: a recorded call never reaches the back end. A recording is a list of
  * operations, each with the operations it waits for. Those come from the streams exactly as with CUDA's
@@ -89,6 +89,7 @@ struct device {
     bool fault_lose;    /* the next work loses the device */
     bool fault_is_lost; /* it did, on a back end that cannot be lost */
     bool skip_race_check;
+    _Atomic uint64_t hidden_kernels; /* bit k: kernel k */
 #endif
 };
 
@@ -97,6 +98,9 @@ typedef enum call_kind { CALL_ALLOCATION, CALL_WORK, CALL_OTHER } call_kind;
 /* device_call counts one entry. Fails if a failure is injected here; for asynchronous injection into work
  * sets *fail_later instead (never NULL for CALL_WORK). */
 ckks_status device_call(device *dev, call_kind kind, bool *fail_later, ckks_error *err);
+
+/* whether the kernel is one that device_fault_hide hides */
+bool device_hides(const device *dev, kernel_id kernel);
 
 /* refuses, and poisons the recording, when the calling thread records on this device */
 ckks_status device_refuse_recording_thread(device *dev, const char *what, ckks_error *err);

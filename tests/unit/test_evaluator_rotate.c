@@ -145,6 +145,41 @@ static void hoisted_rotations_write_the_words_of_plain_ones(void **state) {
     free(a);
 }
 
+/* Where one kernel does it all, and where a device has only those that it is made of: the same words, each
+ * result and their sum. */
+static void hoisted_rotations_without_a_kernel_of_their_own_write_the_same_words(void **state) {
+    (void)state;
+    const int64_t by[] = {1, 0, -1, 7, 1, 512};
+    const uint32_t count = sizeof by / sizeof by[0];
+    rotation t = {0};
+    hoisted_rotations *h = NULL;
+    double *a = evaluator_fixture_slots(&f, 2, 1);
+    for (uint32_t i = 0; i < count; i++) t.list[i] = evaluator_fixture_rotation(&f, by[i]);
+    assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, t.list, count, NULL), CKKS_OK);
+    t.hoisted = h;
+    for (uint32_t level = 0; level <= LEVEL; level++)
+        for (uint32_t batch = 1; batch <= 2; batch++) {
+            host_value all[2][8], sum[2];
+            t.a = evaluator_fixture_encrypt(&f, a, NULL, batch, level, SCALE);
+            for (int is_lacking = 0; is_lacking < 2; is_lacking++) {
+                device_fault_hide(f.on.dev, KERNEL_HOISTED_SWITCH, is_lacking);
+                assert_int_equal(evaluator_fixture_run(&f, all[is_lacking], count, run_hoisted, &t, NULL),
+                                 CKKS_OK);
+                assert_int_equal(evaluator_fixture_run(&f, &sum[is_lacking], 1, run_hoisted_sum, &t, NULL),
+                                 CKKS_OK);
+            }
+            device_fault_hide(f.on.dev, KERNEL_HOISTED_SWITCH, false);
+            for (uint32_t i = 0; i < count; i++) {
+                assert_memory_equal(all[0][i].words, all[1][i].words, all[0][i].signature.bytes);
+                host_value_free(&all[0][i]), host_value_free(&all[1][i]);
+            }
+            assert_memory_equal(sum[0].words, sum[1].words, sum[0].signature.bytes);
+            host_value_free(&sum[0]), host_value_free(&sum[1]);
+        }
+    hoisted_rotations_destroy(h);
+    free(a);
+}
+
 typedef struct placing {
     rotation of;
     ckks_value places[4];
@@ -311,6 +346,16 @@ static void impossible_steps_are_refused(void **state) {
     err = (ckks_error){0};
     assert_int_equal(evaluator_fixture_run(&f, &v, 1, run_hoisted, &t, &err), CKKS_KEY_MISSING);
     hoisted_rotations_destroy(h);
+    /* whichever step it is */
+    const galois_step some[] = {evaluator_fixture_rotation(&f, 1), {5, f.key_count}, {25, 1}};
+    host_value three[3];
+    assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, some, 3, NULL), CKKS_OK);
+    t.hoisted = h;
+    err = (ckks_error){0};
+    assert_int_equal(evaluator_fixture_run(&f, three, 3, run_hoisted, &t, &err), CKKS_KEY_MISSING);
+    assert_string_equal(err.field, "steps");
+    assert_int_equal(evaluator_fixture_run(&f, three, 1, run_hoisted_sum, &t, NULL), CKKS_KEY_MISSING);
+    hoisted_rotations_destroy(h);
     assert_int_equal(hoisted_rotations_create(&h, f.on.dev, f.on.context, NULL, 0, NULL),
                      CKKS_INVALID_ARGUMENT);
     free(a);
@@ -322,6 +367,7 @@ int main(void) {
         cmocka_unit_test(a_rotation_moves_slots_to_the_left),
         cmocka_unit_test(conjugation_negates_imaginary_parts),
         cmocka_unit_test(hoisted_rotations_write_the_words_of_plain_ones),
+        cmocka_unit_test(hoisted_rotations_without_a_kernel_of_their_own_write_the_same_words),
         cmocka_unit_test(results_go_where_they_are_placed),
         cmocka_unit_test(hoisting_launches_do_not_grow_with_the_steps),
         cmocka_unit_test(a_hoisted_sum_adds_all_rotations),
