@@ -207,6 +207,25 @@ static void bad_input_is_refused_by_field(void **state) {
     }
 }
 
+/* Values up to 4 must fit half of the modulus behind every sum: here the last, over q0 q1, whose scale is
+ * that of the result times q1. */
+static void a_sum_leaves_room_for_values_up_to_four(void **state) {
+    (void)state;
+    static const struct {
+        double share; /* of q0, that the result's scale takes */
+        ckks_status expected;
+    } cases[] = {{8.1, CKKS_OK}, {7.9, CKKS_PRECISION}, {2.1, CKKS_PRECISION}, {40, CKKS_OK}};
+    double c[] = {0.5, 1};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        chebyshev_plan *p = NULL;
+        ckks_error err = {0};
+        const double scale = (double)params.prime[0] / cases[i].share;
+        assert_int_equal(chebyshev_plan_create(&p, &params, c, 1, 1, SCALE, scale, &err), cases[i].expected);
+        if (!p) assert_string_equal(err.field, "scale");
+        chebyshev_plan_destroy(p);
+    }
+}
+
 static void every_allocation_failure_is_reported(void **state) {
     (void)state;
     double c[40];
@@ -234,6 +253,7 @@ int main(void) {
         cmocka_unit_test(key_switches_grow_like_the_square_root),
         cmocka_unit_test(odd_polynomials_need_fewer_terms_and_degree_one_no_key),
         cmocka_unit_test(bad_input_is_refused_by_field),
+        cmocka_unit_test(a_sum_leaves_room_for_values_up_to_four),
         cmocka_unit_test(every_allocation_failure_is_reported),
     };
     return cmocka_run_group_tests(tests, make_params, NULL);

@@ -1,6 +1,8 @@
-/* The device's execution model: streams, events, errors, memory. Recording is in test_device_record.c. */
+/* The device's execution model: streams, events, errors, memory. Recording is in test_device_record.c, but
+ * for what a node says that it waits for. */
 #include "kernels/cpu/device_cpu.h"
 #include "kernels/cpu/team.h"
+#include "kernels/device_graph.h"
 #include "tests/support/alloc_fault.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/library_fault.h"
@@ -603,6 +605,50 @@ static void threads_and_locks_can_fail_to_come(void **state) {
     sweep_close(&s);
 }
 
+static void record_event(device_event *event, device_stream *stream) {
+    assert_ok(device_event_record(event, stream, NULL));
+}
+static void wait_for(device_stream *stream, device_event *event) {
+    assert_ok(device_stream_wait(stream, event, NULL));
+}
+
+/* However many events say it: a card's graph refuses an edge that is there already. In ascending order. */
+static void a_node_names_each_node_that_it_waits_for_once(void **state) {
+    (void)state;
+    device_fixture f;
+    device_fixture_open(&f, NULL, 1);
+    uint8_t *bytes = device_fixture_upload(&f, NULL, 4);
+    device_stream *side;
+    device_event *event[4];
+    device_graph *graph;
+    assert_ok(device_stream_create(f.dev, &side, NULL));
+    for (int i = 0; i < 4; i++) assert_ok(device_event_create(f.dev, &event[i], NULL));
+    assert_ok(device_record_begin(f.stream, NULL));
+    assert_ok(device_fill(f.stream, bytes, 0, 1, NULL)); /* node 0 */
+    record_event(event[0], f.stream), record_event(event[1], f.stream);
+    for (int i = 0; i < 3; i++) wait_for(side, event[i % 2]);
+    assert_ok(device_fill(side, bytes + 1, 0, 1, NULL));     /* node 1 */
+    assert_ok(device_fill(f.stream, bytes + 2, 0, 1, NULL)); /* node 2 */
+    record_event(event[2], f.stream);
+    wait_for(side, event[2]); /* side: 1 and 2 */
+    record_event(event[3], side);
+    for (int i = 0; i < 2; i++) wait_for(f.stream, event[3]); /* 2, and 1 before it */
+    wait_for(f.stream, event[0]);
+    assert_ok(device_fill(f.stream, bytes + 3, 0, 1, NULL)); /* node 3 */
+    assert_ok(device_record_end(f.stream, &graph, NULL));
+    const graph_node *first = device_graph_node(graph, 1), *last = device_graph_node(graph, 3);
+    assert_int_equal(first->dependency_count, 1);
+    assert_int_equal(first->dependencies[0], 0);
+    assert_in_range(last->dependency_count, 2, 3); /* node 0 is before both: it may be named, once */
+    for (uint32_t i = 0; i < last->dependency_count; i++)
+        assert_int_equal(last->dependencies[i], i + 3 - last->dependency_count);
+    device_graph_destroy(graph);
+    for (int i = 0; i < 4; i++) device_event_destroy(event[i]);
+    device_stream_destroy(side);
+    device_free(f.dev, bytes);
+    device_fixture_close(&f);
+}
+
 static void open_can_run_out_of_memory(void **state) {
     (void)state;
     device *dev = NULL;
@@ -641,6 +687,7 @@ int main(void) {
         cmocka_unit_test(every_host_allocation_can_fail_and_everything_comes_back),
         cmocka_unit_test(every_aligned_allocation_can_fail_and_everything_comes_back),
         cmocka_unit_test(threads_and_locks_can_fail_to_come),
+        cmocka_unit_test(a_node_names_each_node_that_it_waits_for_once),
         cmocka_unit_test(open_can_run_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -358,6 +358,9 @@ static void spoil_device(operation *o) {
 static void spoil_bytes(operation *o) {
     o->a.signature.bytes -= 8;
 }
+static void spoil_bytes_upward(operation *o) {
+    o->a.signature.bytes += 8;
+}
 static void spoil_components(operation *o) {
     o->a.signature.component_count = 3;
     o->a.signature.bytes = o->a.signature.bytes / 2 * 3;
@@ -367,6 +370,15 @@ static void spoil_words(operation *o) {
 }
 static void spoil_limbs(operation *o) {
     o->a.signature.limb_count = 100;
+}
+/* one more than there are primes of q: the next one is of P */
+static void spoil_limbs_by_one(operation *o) {
+    const uint32_t q_count = f.on.params->q_count;
+    o->a.signature.bytes = o->a.signature.bytes / o->a.signature.limb_count * (q_count + 1);
+    o->a.signature.limb_count = q_count + 1;
+}
+static void spoil_both_scales(operation *o) {
+    o->a.signature.scale = o->b.signature.scale = -SCALE;
 }
 static void spoil_constant(operation *o) {
     o->constant = NAN;
@@ -399,10 +411,13 @@ static void operands_that_do_not_match_are_refused_by_field(void **state) {
         {"basis", CKKS_SIGNATURE_MISMATCH, NEGATE, spoil_basis},
         {"device", CKKS_SIGNATURE_MISMATCH, NEGATE, spoil_device},
         {"bytes", CKKS_SIGNATURE_MISMATCH, NEGATE, spoil_bytes},
+        {"bytes", CKKS_SIGNATURE_MISMATCH, NEGATE, spoil_bytes_upward},
         {"component_count", CKKS_SIGNATURE_MISMATCH, MULTIPLY, spoil_components},
         {"component_count", CKKS_SIGNATURE_MISMATCH, SQUARE, spoil_components},
         {"words", CKKS_INVALID_ARGUMENT, NEGATE, spoil_words},
         {"limb_count", CKKS_SIGNATURE_MISMATCH, NEGATE, spoil_limbs},
+        {"limb_count", CKKS_SIGNATURE_MISMATCH, NEGATE, spoil_limbs_by_one},
+        {"scale", CKKS_OUT_OF_RANGE, ADD, spoil_both_scales},
         {"value[0]", CKKS_OUT_OF_RANGE, ADD_CONSTANT, spoil_constant},
         {"scale", CKKS_OUT_OF_RANGE, MULTIPLY_CONSTANT, spoil_constant_scale},
         {"scale", CKKS_PRECISION, ADD_CONSTANT, spoil_large_constant},

@@ -39,7 +39,8 @@ static ckks_status run(void *context, evaluator *ev, ckks_value *out, ckks_error
     if (t->without_stream) ev->random = NULL;
     for (uint32_t i = 0; i < t->rounds && rc == CKKS_OK; i++)
         rc = evaluator_rerandomise(ev, &out[i], &t->a, t->public_key, t->flood_bits, err);
-    if (rc == CKKS_OK && t->is_finished) rc = evaluator_random_finish(ev, err);
+    /* the second time there is nothing to add */
+    for (uint32_t i = 0; i < 2 && rc == CKKS_OK && t->is_finished; i++) rc = evaluator_random_finish(ev, err);
     return rc;
 }
 
