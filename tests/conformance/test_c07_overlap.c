@@ -2,6 +2,9 @@
  */
 #include "tests/support/program_fixture.h"
 
+#include "kernels/program/graph_internal.h"
+
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -312,11 +315,30 @@ static void device_words_of_the_programs_own_inputs_are_refused(void **state) {
     test_program_start(&t, &f, NULL, PROGRAM_ROTATE);
     graph_input input = sample_input(a, GRAPH_SOURCE_WORDS_DEVICE, false);
     graph_handle handle;
-    input.data = t.seen_input[t.calls - 1]; /* as recorded */
-    assert_status(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL), CKKS_ALIASING);
+    const uint64_t *const recorded = t.seen_input[t.calls - 1], words = input.bytes / 8;
+    const uint64_t *const own[] = {recorded, recorded + 8, recorded + words - 8};
+    assert_works(&t, a, NULL);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        ckks_error err = {0};
+        input.data = own[i];
+        assert_status(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, &err),
+                      CKKS_ALIASING);
+        assert_string_equal(err.field, "input 0"); /* before anything was touched */
+        assert_int_equal(graph_program_get_state(t.program), GRAPH_PROGRAM_READY);
+    }
     input.data = a->words; /* host memory */
     assert_status(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL),
                   CKKS_INVALID_ARGUMENT);
+    /* what the last replay left in the output is a source like any other */
+    graph_result result;
+    double actual[FIXTURE_SLOTS];
+    input.data = t.seen_output[t.calls - 1];
+    assert_ok(graph_program_copy_inputs_from(t.program, &handle, &input, 1, f.keys, NULL));
+    assert_ok(graph_program_replay_prepared(t.program, &result, handle, GRAPH_OUTPUT_OWNED, NULL));
+    fixture_decrypt(&f, actual, result.outputs[0].words, &t.outputs[0], NULL);
+    for (uint32_t i = 0; i < FIXTURE_SLOTS; i++)
+        assert_true(fabs(actual[i] - a->slots[(i + 2) % FIXTURE_SLOTS]) < 0x1p-10);
+    graph_result_release(&result);
     test_program_fini(&t);
     sample_destroy(a);
     program_fixture_close(&f);
@@ -384,6 +406,8 @@ static void replays_begun_in_a_row_run_in_that_order(void **state) {
         assert_ok(test_copy(&t, &handle, samples[i], NULL, NULL));
         assert_ok(graph_program_replay_begin(t.program, &pending[i], handle, GRAPH_OUTPUT_OWNED, NULL));
         assert_ok(device_event_record(after[i], graph_slot_stream(f.slot), NULL));
+        /* each looks at its own copy's events */
+        for (uint32_t k = 0; k < i; k++) assert_true(pending[k]->event_index != pending[i]->event_index);
     }
     assert_ok(test_copy(&t, &handle, samples[GRAPH_PENDING_MAX], NULL, NULL));
     assert_status(

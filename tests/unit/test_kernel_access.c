@@ -407,9 +407,12 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     /* in place, but the limbs of p would be read where others are written */
     ALIAS(KERNEL_NEGATE, a.unary.a = poly('O', 1, 3, 1); a.unary.out = a.unary.a;
           a.unary.out.basis.q_count = 2, "a");
+    ALIAS(KERNEL_NEGATE, a.unary.a = poly('O', 1, 3, 0); a.unary.out = a.unary.a;
+          a.unary.out.basis.q_first = 1; a.unary.out.basis.q_count = 2, "a");
     INVALID(KERNEL_ADD_PLAIN, a.binary.b.component_count = 2, "b");
     INVALID(KERNEL_MULTIPLY_PLAIN, a.binary.out.component_count = 3, "out");
     ALIAS(KERNEL_MULTIPLY_PLAIN, a.binary.b.words = at('O'), "b");
+    ALIAS(KERNEL_MULTIPLY_PLAIN, a.binary.b = a.binary.out; a.binary.b.component_count = 1, "b");
     INVALID(KERNEL_MULTIPLY, a.binary.a.component_count = a.binary.b.component_count = 1, "a");
     INVALID(KERNEL_MULTIPLY, a.binary.a.component_count = 4, "b");
     INVALID(KERNEL_MULTIPLY, a.binary.b.component_count = 3, "b");
