@@ -234,6 +234,7 @@ static void on_taken_down(loop_event *event) {
         m->state = MODEL_RETIRED;
         m->retired_ns = clock_now_ns();
         log_write(LOG_LEVEL_NOTICE, "event=model_retired model=%s version=%s", m->name, m->version);
+        if (m->comes_back) (void)models_load(m->server, m->name, m->version, NULL);
     }
     inference_pump(m->server);
     server_check_ready(m->server);
@@ -254,6 +255,7 @@ static void on_captured(loop_event *event) {
         log_write(LOG_LEVEL_NOTICE, "event=model_ready model=%s version=%s slots=%u", m->name, m->version,
                   s->slots.count);
         server_check_ready(s);
+        if (m->is_unwanted) models_retire(s, m);
     } else {
         const ckks_error cause = m->error;
         set_unavailable(m, &cause);
@@ -439,6 +441,7 @@ ckks_status models_load(server *s, const char *name, const char *version, ckks_e
         register_as(m, s, name, version);
     }
     m->state = MODEL_LOADING;
+    m->is_unwanted = m->comes_back = false;
     m->error = (ckks_error){0};
     all->load_pending++;
     pthread_mutex_lock(&all->lock);
@@ -477,7 +480,10 @@ ckks_status models_scan(server *s, bool retire_missing, ckks_error *err) {
     if (!retire_missing) return CKKS_OK;
     LIST_EACH(link, &s->models.all) {
         model *m = LIST_ENTRY(link, model, link);
-        if (!file_is_there(s, m->name, m->version)) models_retire(s, m);
+        const bool is_there = file_is_there(s, m->name, m->version);
+        m->is_unwanted = !is_there && (m->state == MODEL_LOADING || m->state == MODEL_CAPTURING);
+        m->comes_back = is_there && m->state == MODEL_RETIRING;
+        if (!is_there) models_retire(s, m);
     }
     return CKKS_OK;
 }

@@ -43,6 +43,8 @@ typedef struct model {
     char name[MODEL_NAME_MAX + 1], version[MODEL_NAME_MAX + 1];
     model_state state;
     uint64_t retired_ns;
+    bool is_unwanted; /* its file went while it was on its way to READY: it retires there */
+    bool comes_back;  /* its file came back while it was RETIRING: it is loaded again after that */
     ckks_error error; /* why it is UNAVAILABLE */
     package *package;
     workload *workload;

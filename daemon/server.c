@@ -212,6 +212,8 @@ static void apply(server *s, const config *c) {
     now->orphan_grace_ms = c->orphan_grace_ms;
     now->linger_ms = c->linger_ms, now->drain_timeout_ms = c->drain_timeout_ms;
     now->admin_uids = c->admin_uids;
+    now->unused_days = c->unused_days;
+    s->next_key_tick_ns = clock_now_ns(); /* tenants' times may have changed too */
     log_set_level((log_level)c->log_level);
     s->scheduler.items_max = now->requests_max; /* contexts were made for it */
     s->scheduler.tenant_items_max = now->tenant_requests_max = c->tenant_requests_max;
@@ -240,11 +242,17 @@ static void reload_done(loop_work *work) {
         notify_ready(r->err.code == CKKS_OK ? "ready" : "ready; the last reload was refused");
     token_table_fini(&r->tokens);
     free(r);
+    if (s->reloads_again) server_reload(s);
 }
 
 void server_reload(server *s) {
     reload *r;
-    if (s->is_reloading || s->phase >= SERVER_LINGERING || !(r = calloc(1, sizeof *r))) return;
+    s->reloads_again = s->is_reloading;
+    if (s->is_reloading || s->phase >= SERVER_LINGERING) return;
+    if (!(r = calloc(1, sizeof *r))) {
+        log_write(LOG_LEVEL_ERROR, "event=reload_refused message=\"out of memory\"");
+        return;
+    }
     s->is_reloading = true;
     s->pool_jobs++;
     r->server = s;

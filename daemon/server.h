@@ -50,7 +50,7 @@ typedef struct server {
     uint32_t pool_jobs; /* handed to the pool and not returned */
     uint64_t last_finish_ns;
     uint64_t drain_started_ns, drain_timeout_ns;
-    bool is_reloading, has_signals;
+    bool is_reloading, reloads_again; /* asked while one was on its way: it may have read the old files */
     uv_signal_t signals[3];
     uv_timer_t tick, watchdog, linger;
     uint64_t next_key_tick_ns;
@@ -80,6 +80,8 @@ bool server_has_other_slot(const server *s, const slot *than);
 void server_drain(server *s, uint64_t timeout_ms);
 /* server_hurry: a drain that has begun waits for nothing any more. */
 void server_hurry(server *s);
+/* server_reload: of everything that may change while running; asked while one is on its way, once more after
+ * it. */
 void server_reload(server *s);
 
 /* server_print_memory logs the budget: slots, weights, keys, queues, and what the device has. */

@@ -81,5 +81,11 @@ ckks_status tenants_verify(tenant_registry *t, tenant_account **out, const char 
 }
 
 uint32_t tenants_count(const tenant_registry *t) {
-    return list_count(&t->all);
+    uint32_t count = 0;
+    for (size_t i = 0; i < t->tokens.count; i++) {
+        bool is_first = true;
+        for (size_t k = 0; k < i && is_first; k++) is_first = t->owners[k] != t->owners[i];
+        count += is_first;
+    }
+    return count;
 }

@@ -35,6 +35,7 @@ ckks_status tenants_verify(tenant_registry *t, tenant_account **out, const char 
 
 /* tenants_find: NULL for a name that no token has had since the start. */
 const tenant_account *tenants_find(const tenant_registry *t, const char *name);
+/* tenants_count: of those that have a token now. */
 uint32_t tenants_count(const tenant_registry *t);
 
 #endif

@@ -32,6 +32,110 @@ static void reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_w
     assert_int_equal(tiny_client_infer(&alice, x, 1), 0);
 }
 
+static void append(const char *name, const char *text) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", d.folder, name);
+    FILE *file = fopen(path, "a");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+/* With one tenant more each time, by which the log tells the reloads apart. */
+static void reload_as(const char *line) {
+    static int serial;
+    char path[128], name[24], token[TOKEN_TEXT_SIZE];
+    token_entry entry;
+    snprintf(path, sizeof path, "%s/tokens", d.folder);
+    snprintf(name, sizeof name, "more-%d", ++serial);
+    assert_int_equal(token_generate(token, &entry, name, name, TOKEN_SCOPE_INFER, NULL), CKKS_OK);
+    assert_int_equal(token_file_add(path, &entry, NULL), CKKS_OK);
+    daemon_signal(&d, SIGHUP);
+    log_wait(line);
+}
+
+/* The first has the files open when they are replaced: what it takes is what they were. */
+static void a_reload_asked_for_while_one_is_on_its_way_follows_it(void **state) {
+    (void)state;
+    static char text[4096];
+    char path[128], kept[128];
+    Ckksd__V1__Empty empty = CKKSD__V1__EMPTY__INIT;
+    start_with_keys(NULL, NULL, NULL);
+    snprintf(path, sizeof path, "%s/ckksd.conf", d.folder);
+    snprintf(kept, sizeof kept, "%s/kept.conf", d.folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    const size_t size = fread(text, 1, sizeof text - 1, file);
+    assert_true(size > 0 && size < sizeof text - 1);
+    fclose(file);
+    assert_int_equal(rename(path, kept), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    daemon_signal(&d, SIGHUP);
+    int pipe = -1; /* can be opened once it is being read */
+    for (int i = 0; i < EVENT_MS / 5 && pipe < 0; i++) {
+        pipe = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+        if (pipe < 0) usleep(5000);
+    }
+    assert_true(pipe >= 0);
+    append("kept.conf", "[queue]\ntenant_requests_max = many\n");
+    assert_int_equal(rename(kept, path), 0);
+    assert_int_equal(admin("Admin/Reload", &empty.base), 0);
+    assert_int_equal(write(pipe, text, size), (ssize_t)size);
+    close(pipe);
+    log_wait("event=reloaded tenants=2");
+    log_wait("tenant_requests_max: 'many' is not a number");
+}
+
+static void a_model_whose_file_goes_while_it_is_loaded_retires_when_it_is(void **state) {
+    (void)state;
+    char path[160], command[400];
+    start_with_keys(NULL, gate_shut(), NULL);
+    nng_socket busy = begin(&alice, NULL, 0);
+    gate_wait(); /* the slot captures nothing until it is through */
+    tiny_package_install(models, "tiny", "2", 1);
+    reload_as("event=reloaded tenants=3");
+    log_wait("event=model_prepared model=tiny version=2");
+    snprintf(path, sizeof path, "%s/tiny/2/model.ckm", models);
+    assert_int_equal(unlink(path), 0);
+    reload_as("event=reloaded tenants=4");
+    gate_open(1);
+    assert_int_equal(end(busy, NULL), 0);
+    log_wait("event=model_retired model=tiny version=2");
+    /* and the other way: it comes back while it retires */
+    busy = begin(&alice, NULL, 0);
+    gate_wait();
+    snprintf(path, sizeof path, "%s/tiny/1/model.ckm", models);
+    snprintf(command, sizeof command, "mv %s %s/aside", path, d.folder);
+    assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c) */
+    reload_as("event=reloaded tenants=5");
+    log_wait("event=model_retiring model=tiny version=1");
+    snprintf(command, sizeof command, "mv %s/aside %s", d.folder, path);
+    assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c) */
+    reload_as("event=reloaded tenants=6");
+    gate_open(2);
+    assert_int_equal(end(busy, NULL), 0);
+    log_wait("event=model_retired model=tiny version=1");
+    int code = -1;
+    for (int i = 0; i < EVENT_MS / 20 && code != 0; i++) {
+        tiny_client_encrypt(&alice, x);
+        code = end(begin(&alice, NULL, 0), NULL);
+        if (code) usleep(20000);
+    }
+    assert_int_equal(code, 0);
+}
+
+static void tenants_are_those_of_the_token_file(void **state) {
+    (void)state;
+    char command[300];
+    daemon_start(&d, NULL, NULL, NULL);
+    metric_wait("ckksd_tenants", 2);
+    snprintf(command, sizeof command, "sed -i /bolt/d %s/tokens", d.folder);
+    assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c) */
+    daemon_signal(&d, SIGHUP);
+    log_wait("event=reloaded tenants=1");
+    metric_wait("ckksd_tenants", 1);
+    assert_int_equal(control_code("Keys/KeyList", d.bob, NULL), RPC_UNAUTHENTICATED);
+}
+
 static void an_unloaded_version_is_retired_by_name_and_can_come_back(void **state) {
     (void)state;
     Ckksd__V1__ModelRequest m = CKKSD__V1__MODEL_REQUEST__INIT;
@@ -184,6 +288,20 @@ static void key_sets_that_nobody_uses_are_evicted_by_their_tenants_time(void **s
     assert_int_equal(daemon_stop(&d), 0);
 }
 
+static void a_reload_changes_how_long_unused_key_sets_stay(void **state) {
+    (void)state;
+    start_with_keys(NULL, NULL, NULL);
+    assert_int_equal(daemon_stop(&d), 0);
+    let_days_pass(3);
+    daemon_start(&d, NULL, NULL, NULL);
+    metric_wait("ckksd_key_sets", 1);
+    append("ckksd.conf", "[keys]\nunused_days = 2\n");
+    daemon_signal(&d, SIGHUP);
+    log_wait("event=keys_expired tenant=acme");
+    metric_wait("ckksd_key_sets", 0);
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
 static void a_cards_health_is_published_and_its_trouble_is_logged_once(void **state) {
     (void)state;
     static char page[1 << 17];
@@ -255,6 +373,10 @@ int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_whole),
+        T(a_reload_asked_for_while_one_is_on_its_way_follows_it),
+        T(a_model_whose_file_goes_while_it_is_loaded_retires_when_it_is),
+        T(tenants_are_those_of_the_token_file),
+        T(a_reload_changes_how_long_unused_key_sets_stay),
         T(an_unloaded_version_is_retired_by_name_and_can_come_back),
         T(a_cards_health_is_published_and_its_trouble_is_logged_once),
         T(key_sets_that_nobody_uses_are_evicted_by_their_tenants_time),
