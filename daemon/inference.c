@@ -63,11 +63,6 @@ static void fail_and_end(inference *inf, const ckks_error *cause) {
     inference_end(inf);
 }
 
-void inference_fail_waiting(inference *inf, const ckks_error *cause) {
-    CKKS_ASSERT(inf->stage == INFERENCE_HELD || inf->stage == INFERENCE_QUEUED);
-    fail_and_end(inf, cause);
-}
-
 /* ---- what can happen at any time ---- */
 
 /* Answers now; ends now if nobody else has it in hand. */
@@ -105,6 +100,10 @@ void inference_orphaned(inference *inf) {
 void inference_cancel(inference *inf, bool *removed) {
     *removed = inf->stage == INFERENCE_HELD || inf->stage == INFERENCE_QUEUED;
     interrupt(inf, CKKS_CANCELLED, "cancelled by its tenant");
+}
+
+void inference_abandon(inference *inf) {
+    interrupt(inf, CKKS_DRAINING, "the server shuts down and cannot wait any longer");
 }
 
 /* ---- on the slot's thread ---- */

@@ -62,8 +62,8 @@ void inference_keys_failed(inference *inf, const ckks_error *cause);
 void inference_orphaned(inference *inf);
 /* inference_cancel answers CANCELLED; *removed: it had not started. */
 void inference_cancel(inference *inf, bool *removed);
-/* inference_fail_waiting ends one that is HELD or QUEUED (drain, a model that went). */
-void inference_fail_waiting(inference *inf, const ckks_error *cause);
+/* inference_abandon answers DRAINING: the daemon waits for it no more. */
+void inference_abandon(inference *inf);
 
 /* inference_pump starts what can be started on free slots. */
 void inference_pump(struct server *s);

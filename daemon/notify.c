@@ -114,7 +114,7 @@ void notify_reloading(void) {
              (unsigned long long)(clock_now_ns() / 1000));
     send_text(text);
 }
-void notify_extend_start(uint32_t seconds) {
+void notify_extend(uint32_t seconds) {
     char text[64];
     snprintf(text, sizeof text, "EXTEND_TIMEOUT_USEC=%llu", (unsigned long long)seconds * 1000000ull);
     send_or_drop(text);

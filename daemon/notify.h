@@ -13,8 +13,8 @@ void notify_status(const char *format, ...) __attribute__((format(printf, 1, 2))
 void notify_watchdog(void);
 void notify_stopping(const char *status);
 void notify_reloading(void);
-/* notify_extend_start asks for `seconds` more before start-up counts as failed. */
-void notify_extend_start(uint32_t seconds);
+/* notify_extend asks for `seconds` more before starting or stopping counts as failed. */
+void notify_extend(uint32_t seconds);
 /* notify_flush says what waits, as far as there is room now. */
 void notify_flush(void);
 /* notify_watchdog_interval_ms: how often the manager wants to hear us (half its limit); 0 = no watchdog, or

@@ -5,6 +5,7 @@
 #include "daemon/logging.h"
 #include "daemon/notify.h"
 #include "daemon/program.h"
+#include "daemon/request.h"
 #include "daemon/server_internal.h"
 
 #include <stdlib.h>
@@ -272,15 +273,33 @@ static bool is_drained(const server *s) {
 
 #define QUIET_NS (250 * NS_PER_MS) /* a reply that was handed over gets this long to leave */
 
+/* Who waits is told, so that he asks another server and not this one again. What a slot or the pool has in
+ * hand stays there. */
+static void give_up(server *s) {
+    ckks_error cause = {0};
+    log_write(LOG_LEVEL_WARNING, "event=drain_timeout requests=%u", list_count(&s->requests));
+    s->exit_code = EXIT_FAILURE;
+    s->gave_up_ns = clock_now_ns();
+    ckks_error_set(&cause, CKKS_DRAINING, "", "the server shuts down and cannot wait any longer");
+    LIST_EACH_SAFE(link, &s->requests) {
+        request *r = LIST_ENTRY(link, request, link);
+        if (r->inference)
+            inference_abandon(r->inference);
+        else
+            request_answer_error(r, &cause, 0);
+    }
+}
+
 void server_drain_step(server *s) {
     const uint64_t now = clock_now_ns();
     const bool is_late = now - s->drain_started_ns >= s->drain_timeout_ns;
     const bool is_quiet = now - s->last_finish_ns >= QUIET_NS;
-    if (is_late && !is_drained(s)) {
-        log_write(LOG_LEVEL_WARNING, "event=drain_timeout requests=%u", list_count(&s->requests));
-        s->exit_code = EXIT_FAILURE;
+    if (is_late && !s->gave_up_ns && !is_drained(s)) {
+        give_up(s);
+        return;
     }
-    if (!is_late &&
+    const bool is_over = s->gave_up_ns ? now - s->gave_up_ns >= QUIET_NS : is_late;
+    if (!is_over &&
         !(is_drained(s) && (is_quiet || transport_pipe_count((transport *)(uintptr_t)&s->transport) == 0)))
         return;
     s->phase = SERVER_STOPPING;

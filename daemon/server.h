@@ -50,6 +50,7 @@ typedef struct server {
     uint32_t pool_jobs; /* handed to the pool and not returned */
     uint64_t last_finish_ns;
     uint64_t drain_started_ns, drain_timeout_ns;
+    uint64_t gave_up_ns;              /* the drain was late, and who waited was told so; 0: not yet */
     bool is_reloading, reloads_again; /* asked while one was on its way: it may have read the old files */
     uv_signal_t signals[3];
     uv_timer_t tick, watchdog, linger;

@@ -14,15 +14,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TICK_MS         100u
-#define KEY_TICK_NS     (60 * NS_PER_S)
-#define SPARE_CONTEXTS  16u /* so that "queue full" is answered at once */
-#define STOP_LIMIT_NS   (5 * NS_PER_S)
-#define START_EXTENSION 120u
-#define ROUSE_BYTES_MIN 4096u
-#define BLOCK_BYTES     (1ull << 20)
-#define SPIN_CORES_MIN  8
-#define SPIN_US         200u
+#define TICK_MS           100u
+#define KEY_TICK_NS       (60 * NS_PER_S)
+#define SPARE_CONTEXTS    16u /* so that "queue full" is answered at once */
+#define STOP_LIMIT_NS     (5 * NS_PER_S)
+#define START_EXTENSION_S 120u
+#define STOP_EXTENSION_S  30u /* more than server_stop takes after the last tick */
+#define ROUSE_BYTES_MIN   4096u
+#define BLOCK_BYTES       (1ull << 20)
+#define SPIN_CORES_MIN    8
+#define SPIN_US           200u
 
 /* ---- budget ---- */
 
@@ -86,7 +87,8 @@ static void on_tick(uv_timer_t *timer) {
     publish(s);
     notify_flush();
     dedupe_expire(&s->dedupe, now);
-    if (s->phase == SERVER_STARTING) notify_extend_start(START_EXTENSION);
+    if (s->phase == SERVER_STARTING) notify_extend(START_EXTENSION_S);
+    if (s->phase >= SERVER_LINGERING) notify_extend(STOP_EXTENSION_S);
     if (s->phase >= SERVER_DRAINING) {
         server_drain_step(s);
         return;

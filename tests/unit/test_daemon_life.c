@@ -250,10 +250,30 @@ static void draining_finishes_what_was_admitted_and_refuses_the_rest(void **stat
     char reason[32];
     assert_int_equal(end(late, reason), RPC_UNAVAILABLE);
     assert_string_equal(reason, "DRAINING");
+    assert_true(daemon_hear(&d, "EXTEND_TIMEOUT_USEC=30000000", 10000)); /* as long as it takes */
     gate_open(2);
     assert_int_equal(end(a, NULL), 0);
     assert_int_equal(end(b, NULL), 0);
     assert_int_equal(daemon_wait(&d), 0);
+}
+
+/* One that runs, and one that waits for the slot. */
+static void a_drain_that_takes_too_long_answers_whoever_waits(void **state) {
+    (void)state;
+    char reason[32];
+    start_with_keys("[drain]\ndrain_timeout_ms = 100\n", gate_shut(), NULL);
+    nng_socket a = begin(&alice, NULL, 0);
+    gate_wait();
+    nng_socket b = begin(&alice, NULL, 0);
+    metric_wait("ckksd_queue_depth", 1);
+    daemon_signal(&d, SIGTERM);
+    assert_int_equal(end(a, reason), RPC_UNAVAILABLE);
+    assert_string_equal(reason, "DRAINING");
+    assert_int_equal(end(b, reason), RPC_UNAVAILABLE);
+    assert_string_equal(reason, "DRAINING");
+    gate_open(1);
+    assert_int_equal(daemon_wait(&d), EXIT_FAILURE);
+    assert_true(daemon_logged(&d, "event=drain_timeout requests=2"));
 }
 
 static void committed_keys_survive_kill_minus_nine(void **state) {
@@ -317,6 +337,7 @@ int main(void) {
         T(a_lost_device_ends_the_daemon_for_its_manager_to_restart),
         T(allocations_that_fail_cost_requests_and_no_more),
         T(draining_finishes_what_was_admitted_and_refuses_the_rest),
+        T(a_drain_that_takes_too_long_answers_whoever_waits),
         T(committed_keys_survive_kill_minus_nine),
         T(keys_leave_the_device_for_others_and_come_back),
         T(keys_in_use_do_not_leave_the_device),
