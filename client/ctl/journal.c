@@ -128,23 +128,50 @@ static ckks_status trim(journal *j, size_t journal_bytes, ckks_error *err) {
     return CKKS_OK;
 }
 
-/* Two runs on one file would mix their results: the second is refused. */
-static ckks_status lock_part(const journal *j, ckks_error *err) {
-    if (flock(j->part, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return CKKS_OK;
+/* Two runs on one file would mix their results: the second is refused. A run has its part locked until it
+ * has ended, also when the part has its last name already. */
+static ckks_status rival(const journal *j, ckks_error *err) {
     return ckks_error_set(err, CKKS_FAILED_PRECONDITION, "output", "%.200s: another run is writing it",
                           j->part_path);
 }
+static ckks_status lock_part(const journal *j, ckks_error *err) {
+    if (flock(j->part, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return CKKS_OK;
+    return rival(j, err);
+}
+/* What was opened as the part may have become the results of a run that ended meanwhile. */
+static bool is_part_still(const journal *j) {
+    struct stat opened, named;
+    return fstat(j->part, &opened) == 0 && stat(j->part_path, &named) == 0 && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+/* The part has its last name and the journal is still there: is that so because a run is just ending? */
+static bool is_ending(const journal *j) {
+    const int results = open(j->path, O_RDONLY | O_CLOEXEC);
+    if (results < 0) return false;
+    const bool is_locked = flock(results, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(results);
+    return is_locked;
+}
 
-/* *is_empty: the run stopped before its first line was whole; nothing is open then. */
+/* *is_empty: the run stopped before its first line was whole, or has ended since; nothing is open then. */
 static ckks_status resume(journal *j, bool *is_empty, rows_place **places, uint32_t *count,
                           const char *identity, ckks_error *err) {
     uint8_t *text = NULL;
     size_t size = 0, kept = 0;
     ckks_status rc;
+    ckks_error why = {0};
     j->part = open(j->part_path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-    const int missing = j->part < 0 ? errno : 0;
+    int missing = j->part < 0 ? errno : 0;
     if (!missing && (rc = lock_part(j, err)) != CKKS_OK) return rc;
-    if ((rc = file_read(&text, &size, j->journal_path, JOURNAL_BYTES_MAX, err)) != CKKS_OK) return rc;
+    if (!missing && !is_part_still(j)) {
+        close(j->part), j->part = -1;
+        missing = ENOENT;
+    }
+    if ((rc = file_read(&text, &size, j->journal_path, JOURNAL_BYTES_MAX, &why)) != CKKS_OK) {
+        if ((*is_empty = rc == CKKS_NOT_FOUND)) rc = CKKS_OK; /* it is a journal no more */
+        if (rc != CKKS_OK && err && err->code == CKKS_OK) *err = why;
+        goto out;
+    }
     char *ended = realloc(text, size + 1);
     if (!ended) {
         rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for a journal");
@@ -156,10 +183,18 @@ static ckks_status resume(journal *j, bool *is_empty, rows_place **places, uint3
     rc = read_journal(j, places, count, &kept, ended, size, identity, err);
     if (rc != CKKS_OK || (*is_empty = *count == 0)) goto out;
     if (missing) {
-        errno = missing;
-        /* a power failure between the two steps of journal_finish, or somebody's hand */
-        rc = missing == ENOENT ? foreign(j, "is left over, its results are finished or gone", err)
-                               : file_io_error(err, j->part_path, "open");
+        /* a run that is just ending, or has ended since; a power failure between the two steps of
+         * journal_finish; or somebody's hand */
+        if (is_ending(j))
+            rc = rival(j, err);
+        else if ((*is_empty = access(j->journal_path, F_OK) != 0))
+            *count = 0;
+        else if (missing == ENOENT)
+            rc = foreign(j, "is left over, its results are finished or gone", err);
+        else {
+            errno = missing;
+            rc = file_io_error(err, j->part_path, "open");
+        }
         goto out;
     }
     if ((j->lines = open(j->journal_path, O_WRONLY | O_CLOEXEC)) < 0)
@@ -179,6 +214,8 @@ static ckks_status begin(journal *j, const char *identity, const char *head, ckk
     if ((j->part = open(j->part_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode)) < 0)
         return file_io_error(err, j->part_path, "open");
     if ((rc = lock_part(j, err)) != CKKS_OK) return rc;
+    /* somebody else's, who has ended or been stopped since this run looked for a journal */
+    if (!is_part_still(j) || access(j->journal_path, F_OK) == 0) return rival(j, err);
     if (ftruncate(j->part, 0) != 0) {
         rc = file_io_error(err, j->part_path, "write");
         goto out;
@@ -225,7 +262,7 @@ ckks_status journal_open(journal **out, rows_place **places, uint32_t *count, co
     else if ((rc = file_make_parents(path, err)) == CKKS_OK)
         is_new = access(j->journal_path, F_OK) != 0;
     if (rc == CKKS_OK && !is_new) rc = resume(j, &is_empty, places, count, identity, err);
-    if (rc == CKKS_OK && is_empty && unlink(j->journal_path) != 0)
+    if (rc == CKKS_OK && is_empty && unlink(j->journal_path) != 0 && errno != ENOENT)
         rc = file_io_error(err, j->journal_path, "remove");
     if (rc == CKKS_OK && (is_new || is_empty)) rc = begin(j, identity, head, err);
     if (rc == CKKS_OK) {

@@ -22,16 +22,45 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 // cmocka wants others first
 #include <cmocka.h>
+
+/* ---- somebody else, who comes in before the n-th call, step by step ---- */
+
+#define MOMENTS 3u
+static struct {
+    uint64_t at[MOMENTS], calls;
+    void (*step)(uint32_t number);
+} meanwhile;
+
+static void a_moment(void) {
+    meanwhile.calls++;
+    for (uint32_t i = 0; meanwhile.step && i < MOMENTS; i++)
+        if (meanwhile.at[i] == meanwhile.calls) meanwhile.step(i);
+}
+static int other_flock(int fd, int how) {
+    a_moment();
+    return flock(fd, how);
+}
+static int other_access(const char *path, int how) {
+    a_moment();
+    return access(path, how);
+}
+static ckks_status other_file_read(uint8_t **out, size_t *size, const char *path, uint64_t size_max,
+                                   ckks_error *err) {
+    a_moment();
+    return file_read(out, size, path, size_max, err);
+}
 
 /* ---- a system whose n-th call fails; a write that fails wrote half before ---- */
 
 static struct { uint64_t fail_at, calls; } disk;
 
 static bool disk_fails(void) {
+    a_moment();
     if (++disk.calls != disk.fail_at) return false;
     errno = ENOSPC;
     return true;
@@ -115,6 +144,9 @@ static ckks_status fake_decrypt(double *scores, const client_model *model, const
 #define rename    disk_rename
 #define unlink    disk_unlink
 #define open      disk_open
+#define flock     other_flock
+#define access    other_access
+#define file_read other_file_read
 #include "client/ctl/journal.c"
 #undef write
 #undef fdatasync
@@ -123,6 +155,9 @@ static ckks_status fake_decrypt(double *scores, const client_model *model, const
 #undef rename
 #undef unlink
 #undef open
+#undef flock
+#undef access
+#undef file_read
 #define client_encrypt fake_encrypt
 #define rpc_infer      fake_infer
 #define client_decrypt fake_decrypt
@@ -639,6 +674,48 @@ static void two_runs_on_one_file_do_not_mix(void **state) {
     must_go_on("a rival");
 }
 
+/* The steps at a run's end, made by another one while this one opens its files. */
+static int others_part;
+static void other_ends(uint32_t number) {
+    if (number == 0) assert_int_equal(rename(part_path, output), 0);
+    if (number == 1) assert_int_equal(unlink(journal_path), 0);
+    if (number == 2) close(others_part);
+}
+
+static void a_run_that_comes_while_another_ends_is_refused_or_begins_anew(void **state) {
+    (void)state;
+    enum { CALLS = 10 };
+    uint32_t refused = 0, begun = 0;
+    for (uint64_t a = 1; a <= CALLS; a++)
+        for (uint64_t b = a; b <= CALLS; b++)
+            for (uint64_t c = b; c <= CALLS; c++) {
+                char *journal_text, *part_text, *text;
+                size_t journal_size, part_size, size;
+                ckks_error err;
+                infer_stream_figures figures;
+                two_parts(&journal_text, &journal_size, &part_text, &part_size);
+                others_part = open(part_path, O_WRONLY | O_CLOEXEC);
+                assert_true(others_part >= 0 && flock(others_part, LOCK_EX | LOCK_NB) == 0);
+                memcpy(meanwhile.at, (uint64_t[]){a, b, c}, sizeof meanwhile.at);
+                meanwhile.calls = 0, meanwhile.step = other_ends;
+                const ckks_status rc = run(1, &figures, &err);
+                while (meanwhile.calls < CALLS) a_moment(); /* it ends afterwards */
+                meanwhile.step = NULL;
+                if (rc != CKKS_OK && (rc != CKKS_FAILED_PRECONDITION || !strstr(err.message, "another run")))
+                    fail_msg("before calls %lu, %lu, %lu: %s: %s", a, b, c, ckks_status_name(rc),
+                             err.message);
+                assert_non_null(text = slurp(output, &size));
+                if (strcmp(text, rc == CKKS_OK ? undisturbed : part_text) != 0)
+                    fail_msg("before calls %lu, %lu, %lu: other results", a, b, c);
+                refused += rc != CKKS_OK, begun += rc == CKKS_OK;
+                assert_true(access(part_path, F_OK) != 0 && access(journal_path, F_OK) != 0);
+                free(journal_text), free(part_text), free(text);
+            }
+    printf("  %u refused, %u begun anew\n", refused, begun);
+    assert_true(refused > 0 && begun > 0);
+    must_go_on("one that ended");
+}
+
 static void a_bad_row_is_named_and_what_came_before_it_stays(void **state) {
     (void)state;
     ckks_error err;
@@ -675,6 +752,7 @@ int main(void) {
         cmocka_unit_test(rows_that_changed_since_are_refused_and_so_are_results_that_went),
         cmocka_unit_test(a_journal_without_results_is_said_to_be_left_over),
         cmocka_unit_test(two_runs_on_one_file_do_not_mix),
+        cmocka_unit_test(a_run_that_comes_while_another_ends_is_refused_or_begins_anew),
         cmocka_unit_test(a_bad_row_is_named_and_what_came_before_it_stays),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
