@@ -3,13 +3,14 @@
  */
 #include "client/compile/lower.h"
 
+#include "client/compile/normal.h"
 #include "client/compile/operator.h"
 #include "client/compile/table.h"
 
 #include <string.h>
 
 /* layers with weights: what stands before the first of them prepares columns */
-static bool has_weights(const model_node *node) {
+bool lower_has_weights(const model_node *node) {
     static const char *const types[] = {"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strcmp(node->type, types[i]) == 0) return true;
@@ -18,7 +19,7 @@ static bool has_weights(const model_node *node) {
 }
 
 static void set_prepared(lowering *l, const model_node *node) {
-    bool is_prepared = !has_weights(node);
+    bool is_prepared = !lower_has_weights(node);
     for (uint32_t k = 0; k < node->input_count; k++)
         if (node->inputs[k] != MODEL_NONE) is_prepared = is_prepared && l->is_prepared[node->inputs[k]];
     for (uint32_t k = 0; k < node->output_count; k++) l->is_prepared[node->outputs[k]] = is_prepared;
@@ -29,7 +30,7 @@ static bool prepares_columns(const lowering *l, const model_node *node) {
     const onnx_model *m = l->model;
     if (!node->op || (node->op->flags & OPERATOR_REFUSED) || !l->is_prepared[node->outputs[0]]) return false;
     for (uint32_t n = (uint32_t)(node - m->nodes) + 1; n < m->node_count; n++)
-        if (has_weights(&m->nodes[n])) return true;
+        if (lower_has_weights(&m->nodes[n])) return true;
     return false;
 }
 
@@ -193,7 +194,7 @@ static ckks_status refuse_condition(lowering *l, uint32_t value, ckks_error *err
 }
 
 static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *err) {
-    bool is_constant = true, is_client = false, is_unknown = false;
+    bool is_constant = true, is_client = false, is_unknown = false, is_done;
     set_prepared(l, node);
     for (uint32_t k = 0; k < node->input_count; k++) {
         if (node->inputs[k] == MODEL_NONE || lower_symbol(l, node, k)->kind != SYMBOL_CONDITION) continue;
@@ -225,7 +226,8 @@ static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *e
         return lower_refuse(l, node,
                             "it comes after a step that only the client can compute (softmax, label)",
                             "end the model at the scores and apply the rest to the decrypted result", err);
-    return lower_operator(l, node, err);
+    const ckks_status rc = normal_lower_found(&is_done, l, node, err);
+    return rc != CKKS_OK || is_done ? rc : lower_operator(l, node, err);
 }
 
 static bool steps_merge(client_steps *into, const client_steps *from) {
@@ -374,6 +376,7 @@ ckks_status model_lower(lowered_model *out, onnx_model *model, arena *memory, ck
     find_final(&l);
     for (uint32_t i = 0; i < model->value_count; i++)
         if (model->values[i].constant.data) l.symbols[i].kind = SYMBOL_CONSTANT;
+    if ((rc = normal_find(&l, err)) != CKKS_OK) return rc;
     if ((rc = lower_table(&l, err)) != CKKS_OK) return rc;
     for (uint32_t n = 0; n < model->node_count; n++)
         if (!model->table->is_client[n] && (rc = lower_node(&l, &model->nodes[n], err)) != CKKS_OK) return rc;

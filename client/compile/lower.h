@@ -60,6 +60,12 @@ typedef struct symbol {
     bool is_refused;      /* stands behind a refused operator: walked on for the sake of further refusals */
 } symbol;
 
+/* This value is the value `from`, normalised (normal.h); NULL: it is not. */
+typedef struct found_normal {
+    const struct normal *normal;
+    uint32_t from;
+} found_normal;
+
 typedef struct lowering {
     onnx_model *model;
     arena *memory;
@@ -67,9 +73,10 @@ typedef struct lowering {
     symbol *symbols; /* [value_count] */
     uint8_t
         *is_final; /* [value_count]: only graph outputs and operators that the client runs use this value */
-    uint64_t entry_count; /* of all matrices so far: a small file must not be able to fill the memory */
-    uint8_t *is_prepared; /* [value_count]: no layer with weights stands between the rows and this value */
-    uint8_t *is_pair;     /* [node_count]: part of [1 - p, p] (lower.c) */
+    uint64_t entry_count;  /* of all matrices so far: a small file must not be able to fill the memory */
+    uint8_t *is_prepared;  /* [value_count]: no layer with weights stands between the rows and this value */
+    uint8_t *is_pair;      /* [node_count]: part of [1 - p, p] (lower.c) */
+    found_normal *normals; /* [value_count] */
 } lowering;
 
 #define LOWERING_ENTRIES_MAX (UINT64_C(1) << 25)
@@ -121,6 +128,8 @@ ckks_status lower_bilinear(lowering *l, const model_node *node, const bilinear *
 /* lower_inputs lists what evaluate gets: constants with data, samples of the others; NULL: left out. At least
  * OPERATOR_INPUTS_MIN entries. */
 ckks_status lower_inputs(const tensor ***in, lowering *l, const model_node *node, ckks_error *err);
+/* lower_has_weights: a layer with weights, as Gemm or Conv are */
+bool lower_has_weights(const model_node *node);
 /* lower_only_encrypted: no input but `index` depends on encrypted data */
 bool lower_only_encrypted(const lowering *l, const model_node *node, uint32_t index);
 static inline const symbol *lower_symbol(const lowering *l, const model_node *node, uint32_t index) {

@@ -4,20 +4,10 @@
  * calibration rows keep that sum away from zero; the rest are layers and two products. LRN divides by a power
  * of a sum over neighbouring channels in the same way.
  */
-#include "client/compile/groups.h"
+#include "client/compile/normal.h"
 
 #include <math.h>
 #include <string.h>
-
-typedef struct normal {
-    groups groups;
-    double *scale, *bias; /* [element_count] */
-    bool is_centred;      /* the mean is taken away first */
-    bool takes_sizes;     /* divided by a sum of sizes, not by the root of a sum of squares */
-    double share;         /* of one element in the sum */
-    double epsilon;       /* added to the sum */
-    double outside;       /* added to the root; far below what a polynomial resolves */
-} normal;
 
 static ckks_status no_memory(const model_node *node, ckks_error *err) {
     return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, node->label, "no memory for a row");
@@ -200,25 +190,30 @@ static ckks_status append_inverse(uint32_t *out, lowering *l, const model_node *
     return rc == CKKS_OK ? ir_append(out, l->graph, &root, err) : rc;
 }
 
+ckks_status normal_append(lowering *l, const model_node *node, const normal *n, uint32_t from,
+                          ckks_error *err) {
+    const uint32_t count = n->groups.element_count;
+    ir_node made = {.kind = IR_PRODUCT, .count = count, .a = from, .source = node->label};
+    ckks_status rc = CKKS_OK;
+    uint32_t number;
+    sparse *m;
+    if (n->is_centred) rc = groups_append_centred(&made.a, l, node, &n->groups, made.a, err);
+    if (rc == CKKS_OK) rc = append_inverse(&number, l, node, n, made.a, err);
+    if (rc == CKKS_OK) rc = groups_append_spread(&made.b, l, node, &n->groups, number, n->scale, err);
+    if (rc == CKKS_OK) rc = ir_append(&number, l->graph, &made, err);
+    if (rc == CKKS_OK) rc = sparse_gather(&m, l->memory, count, count, NULL, NULL, err);
+    return rc == CKKS_OK ? lower_linear(l, node, number, m, n->bias, err) : rc;
+}
+
 static ckks_status normal_lower(lowering *l, const model_node *node, ckks_error *err) {
     const tensor **in;
     normal n = {0};
-    uint32_t number;
-    sparse *m;
     ckks_status rc = lower_inputs(&in, l, node, err);
     if (rc != CKKS_OK) return rc;
     if (!lower_only_encrypted(l, node, 0))
         return lower_refuse(l, node, "its scale depends on the input", "make it an initialiser", err);
     if ((rc = normal_read(&n, l->model, node, in, l->memory, err)) != CKKS_OK) return rc;
-    const uint32_t count = n.groups.element_count;
-    ir_node made = {
-        .kind = IR_PRODUCT, .count = count, .a = lower_symbol(l, node, 0)->node, .source = node->label};
-    if (n.is_centred) rc = groups_append_centred(&made.a, l, node, &n.groups, made.a, err);
-    if (rc == CKKS_OK) rc = append_inverse(&number, l, node, &n, made.a, err);
-    if (rc == CKKS_OK) rc = groups_append_spread(&made.b, l, node, &n.groups, number, n.scale, err);
-    if (rc == CKKS_OK) rc = ir_append(&number, l->graph, &made, err);
-    if (rc == CKKS_OK) rc = sparse_gather(&m, l->memory, count, count, NULL, NULL, err);
-    return rc == CKKS_OK ? lower_linear(l, node, number, m, n.bias, err) : rc;
+    return normal_append(l, node, &n, lower_symbol(l, node, 0)->node, err);
 }
 
 /* ---- LRN: x * (bias + alpha / size * sum of squares of `size` neighbouring channels) ^ -beta ---- */

@@ -162,6 +162,11 @@ void onnx_builder_ints(onnx_builder *b, Onnx__Node *node, const char *name, size
     memcpy(a->ints, values, count * sizeof *values);
 }
 
+void onnx_builder_float(onnx_builder *b, Onnx__Node *node, const char *name, float value) {
+    Onnx__Attribute *a = attribute(b, node, name);
+    a->has_f = 1, a->f = value;
+}
+
 void onnx_builder_floats(onnx_builder *b, Onnx__Node *node, const char *name, size_t count,
                          const float *values) {
     Onnx__Attribute *a = attribute(b, node, name);

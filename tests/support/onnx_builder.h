@@ -27,6 +27,7 @@ void onnx_builder_int(onnx_builder *b, Onnx__Node *node, const char *name, int64
 void onnx_builder_text(onnx_builder *b, Onnx__Node *node, const char *name, const char *value);
 void onnx_builder_ints(onnx_builder *b, Onnx__Node *node, const char *name, size_t count,
                        const int64_t *values);
+void onnx_builder_float(onnx_builder *b, Onnx__Node *node, const char *name, float value);
 void onnx_builder_floats(onnx_builder *b, Onnx__Node *node, const char *name, size_t count,
                          const float *values);
 /* the model, for the test to spoil */

@@ -1,10 +1,12 @@
 /* What exporters make of common layers, spelled as they spell it: read for what it means, or refused with the
  * way out. */
+#include "client/compile/calibrate.h"
 #include "client/compile/compile.h"
 #include "client/compile/lower.h"
 #include "client/compile/model.h"
 #include "client/compile/operator.h"
 #include "tests/support/onnx_builder.h"
+#include "tests/support/onnx_failures.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 // cmocka wants these first
 #include <cmocka.h>
 
@@ -282,6 +285,170 @@ static void a_root_and_what_divides_by_it_are_one_polynomial(void **state) {
     }
 }
 
+/* ---- LayerNormalization in many operators ---- */
+
+#define ROWS  40u
+#define WIDTH 8u
+
+/* how it is written: one operator; with moments, as Keras does; around the mean, as torch did before there
+ * was an operator; two groups for a row, with a power in place of a root */
+typedef enum spelling { AS_ONE, WITH_MOMENTS, AROUND_MEAN, IN_GROUPS, SPELLINGS } spelling;
+
+static void mean_of(onnx_builder *b, const char *input, const char *output, int64_t axis) {
+    Onnx__Node *mean = onnx_builder_node(b, "", "ReduceMean", output, input, output);
+    onnx_builder_ints(b, mean, "axes", 1, &axis);
+}
+
+static void moments(onnx_builder *b) {
+    mean_of(b, "h", "mean", -1);
+    onnx_builder_node(b, "", "Mul", "squares", "h,h", "squares");
+    mean_of(b, "squares", "size", -1);
+    onnx_builder_node(b, "", "Mul", "mean_squared", "mean,mean", "mean_squared");
+    onnx_builder_node(b, "", "Sub", "variance", "size,mean_squared", "variance");
+    onnx_builder_node(b, "", "Add", "kept", "variance,small", "kept");
+    onnx_builder_node(b, "", "Sqrt", "root", "kept", "root");
+    onnx_builder_node(b, "", "Reciprocal", "inverse", "root", "inverse");
+    onnx_builder_node(b, "", "Mul", "factor", "inverse,scale", "factor");
+    onnx_builder_node(b, "", "Mul", "moved", "mean,factor", "moved");
+    onnx_builder_node(b, "", "Sub", "rest", "bias,moved", "rest");
+    onnx_builder_node(b, "", "Mul", "scaled", "h,factor", "scaled");
+    onnx_builder_node(b, "", "Add", "norm", "scaled,rest", "n");
+}
+
+static void around_mean(onnx_builder *b) {
+    mean_of(b, "h", "mean", -1);
+    onnx_builder_node(b, "", "Sub", "centred", "h,mean", "centred");
+    onnx_builder_node(b, "", "Mul", "squares", "centred,centred", "squares");
+    mean_of(b, "squares", "variance", -1);
+    onnx_builder_node(b, "", "Add", "kept", "variance,small", "kept");
+    onnx_builder_node(b, "", "Sqrt", "root", "kept", "root");
+    onnx_builder_node(b, "", "Div", "unit", "centred,root", "unit");
+    onnx_builder_node(b, "", "Mul", "scaled", "unit,scale", "scaled");
+    onnx_builder_node(b, "", "Add", "norm", "scaled,bias", "n");
+}
+
+static void in_groups(onnx_builder *b) {
+    static const float minus_half = -0.5f;
+    static const int64_t apart[] = {1, 2, 4}, together[] = {1, 8};
+    onnx_builder_tensor(b, "minus_half", 0, NULL, 1, &minus_half);
+    whole(b, "apart", 3, apart);
+    whole(b, "together", 2, together);
+    onnx_builder_node(b, "", "Reshape", "split", "h,apart", "g");
+    mean_of(b, "g", "mean", 2);
+    onnx_builder_node(b, "", "Mul", "squares", "g,g", "squares");
+    mean_of(b, "squares", "size", 2);
+    onnx_builder_node(b, "", "Mul", "mean_squared", "mean,mean", "mean_squared");
+    onnx_builder_node(b, "", "Sub", "variance", "size,mean_squared", "variance");
+    onnx_builder_node(b, "", "Add", "kept", "variance,small", "kept");
+    onnx_builder_node(b, "", "Pow", "inverse", "kept,minus_half", "inverse");
+    onnx_builder_node(b, "", "Mul", "of_mean", "mean,inverse", "of_mean");
+    onnx_builder_node(b, "", "Mul", "of_each", "g,inverse", "of_each");
+    onnx_builder_node(b, "", "Sub", "unit", "of_each,of_mean", "unit");
+    onnx_builder_node(b, "", "Reshape", "join", "unit,together", "flat");
+    onnx_builder_node(b, "", "Mul", "scaled", "flat,scale", "scaled");
+    onnx_builder_node(b, "", "Add", "norm", "scaled,bias", "n");
+}
+
+static onnx_builder *layer_norm(spelling how) {
+    static const int64_t eight[] = {8}, eight_rows[] = {-1, 8}, square[] = {8, 8};
+    static const float small = 1e-2f;
+    static float scale[8], bias[8], weights[64];
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_model(b)->opset_import[0]->version = 17;
+    for (int i = 0; i < 64; i++) weights[i] = (float)sin(0.3 * i * i);
+    for (int i = 0; i < 8; i++) scale[i] = 1 + 0.1f * (float)i, bias[i] = 0.2f * (float)(i % 3) - 0.1f;
+    onnx_builder_input(b, "x", 2, eight_rows);
+    onnx_builder_tensor(b, "w", 2, square, 64, weights);
+    onnx_builder_tensor(b, "scale", 1, eight, 8, scale);
+    onnx_builder_tensor(b, "bias", 1, eight, 8, bias);
+    onnx_builder_tensor(b, "small", 0, NULL, 1, &small);
+    onnx_builder_node(b, "", "MatMul", "before", "x,w", "h");
+    if (how == AS_ONE) {
+        Onnx__Node *norm = onnx_builder_node(b, "", "LayerNormalization", "norm", "h,scale,bias", "n");
+        onnx_builder_float(b, norm, "epsilon", small);
+    } else if (how == WITH_MOMENTS)
+        moments(b);
+    else if (how == AROUND_MEAN)
+        around_mean(b);
+    else
+        in_groups(b);
+    onnx_builder_node(b, "", "Sigmoid", "gate", "n", "s");
+    onnx_builder_node(b, "", "MatMul", "behind", "s,w", "y");
+    onnx_builder_output(b, "y");
+    return b;
+}
+
+/* what the compiler makes of it */
+typedef struct outcome {
+    uint32_t levels, products, polynomials;
+    double scores[ROWS * WIDTH];
+} outcome;
+
+static void substitute(outcome *out, onnx_builder *b) {
+    ckks_error err = {0};
+    onnx_model *m;
+    lowered_model lowered;
+    ir_graph g;
+    arena memory = {0};
+    double rows[ROWS * WIDTH], scores[ROWS * WIDTH];
+    const calibration data = {rows, ROWS, WIDTH};
+    for (uint32_t i = 0; i < ROWS * WIDTH; i++) rows[i] = 2 * sin(0.7 * i + 0.013 * i * i);
+    if (parse(&m, b, &err) != CKKS_OK) fail_msg("%s: %s", err.field, err.message);
+    CHECK_STATUS(onnx_interpret(out->scores, m, rows, ROWS, &err), CKKS_OK);
+    CHECK_STATUS(model_lower(&lowered, m, &memory, &err), CKKS_OK);
+    ir_count_uses(&lowered.graph);
+    CHECK_STATUS(ir_fold(&lowered.graph, &err), CKKS_OK);
+    CHECK_STATUS(graph_observe(&lowered.graph, &data, scores, &err), CKKS_OK);
+    const uint32_t width = lowered.graph.nodes[lowered.graph.output].count;
+    for (uint32_t i = 0; i < ROWS * width; i++) assert_true(fabs(scores[i] - out->scores[i]) < 1e-9);
+    if (graph_substitute(&g, &lowered.graph, 0.02, 0.25, &err) != CKKS_OK) fail_msg("%s", err.message);
+    ir_count_uses(&g);
+    uint32_t *levels = calloc(g.count, sizeof *levels);
+    assert_non_null(levels);
+    out->levels = graph_levels(levels, &g);
+    out->products = out->polynomials = 0;
+    for (uint32_t k = 0; k < g.count; k++) {
+        out->products += g.nodes[k].use_count && g.nodes[k].kind == IR_PRODUCT;
+        out->polynomials += g.nodes[k].use_count && g.nodes[k].kind == IR_POLYNOMIAL;
+    }
+    free(levels);
+    arena_fini(&memory);
+    onnx_model_destroy(m);
+}
+
+static void a_layer_normalisation_costs_the_same_however_it_is_written(void **state) {
+    (void)state;
+    outcome one;
+    substitute(&one, layer_norm(AS_ONE));
+    assert_int_equal(one.products, 2);
+    for (spelling how = WITH_MOMENTS; how < SPELLINGS; how++) {
+        outcome other;
+        substitute(&other, layer_norm(how));
+        print_message("  %u levels, %u products, %u polynomials\n", other.levels, other.products,
+                      other.polynomials);
+        assert_int_equal(other.products, 2);
+        assert_int_equal(other.polynomials, 2);
+        if (how != IN_GROUPS) assert_int_equal(other.levels, one.levels);
+        for (uint32_t i = 0; i < ROWS * WIDTH && how != IN_GROUPS; i++)
+            assert_true(fabs(other.scores[i] - one.scores[i]) < 1e-6);
+    }
+}
+
+static void failing_allocations_are_reported_while_a_normalisation_is_found(void **state) {
+    (void)state;
+    char path[] = "/tmp/ckks-exporters-XXXXXX";
+    size_t size;
+    onnx_builder *b = layer_norm(WITH_MOMENTS);
+    uint8_t *bytes = onnx_builder_finish(b, &size);
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+    close(fd);
+    onnx_load_with_failing_allocations(path);
+    unlink(path);
+    free(bytes);
+    onnx_builder_destroy(b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gelu_of_keras_with_tensorflow_is_gelu),
@@ -290,6 +457,8 @@ int main(void) {
         cmocka_unit_test(probabilities_of_several_classifiers_are_averaged),
         cmocka_unit_test(a_classifier_reads_the_probabilities_of_others),
         cmocka_unit_test(a_root_and_what_divides_by_it_are_one_polynomial),
+        cmocka_unit_test(a_layer_normalisation_costs_the_same_however_it_is_written),
+        cmocka_unit_test(failing_allocations_are_reported_while_a_normalisation_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
