@@ -118,6 +118,15 @@ static void log_request(const request *r) {
         (unsigned long long)((clock_now_ns() - r->received_ns) / 1000));
 }
 
+/* The token is in the header, and this memory goes to somebody else. */
+static void forget_header(request *r) {
+    const size_t most = FRAME_PREFIX_BYTES + FRAME_HEADER_BYTES_MAX;
+    const size_t bytes = r->frame.header        ? FRAME_PREFIX_BYTES + r->frame.header_bytes
+                         : r->body.bytes < most ? r->body.bytes
+                                                : most; /* what is no frame may hold one all the same */
+    if (r->body.data) explicit_bzero(r->body.data, bytes);
+}
+
 void request_finish(request *r) {
     CKKS_ASSERT(list_is_empty(&r->waiters));
     log_request(r);
@@ -125,6 +134,7 @@ void request_finish(request *r) {
     message_free(r->input);
     message_free((ProtobufCMessage *)r->header);
     free(r->segments);
+    forget_header(r);
     transport_body_free(&r->server->transport, &r->body);
     server_request_finished(r->server);
     free(r);

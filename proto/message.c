@@ -1,8 +1,8 @@
 /*
  * protobuf-c has no memory budget and keeps whatever fields it does not know. Messages are therefore parsed
- * out of one block of fixed size, zeroed as far as it is used, which is also all there is to free, and a
- * message with more than a few unknown fields is refused. No message type of ours contains itself, so the
- * walk below is as deep as the schema.
+ * out of one block of fixed size, zeroed as far as it is used, which is also all there is to free (and to
+ * wipe: a token may be in it), and a message with more than a few unknown fields is refused. No message type
+ * of ours contains itself, so the walk below is as deep as the schema.
  */
 #include "proto/package.h"
 
@@ -40,6 +40,11 @@ static void *arena_allocate(void *data, size_t size) {
 }
 static void arena_free(void *data, void *at) {
     (void)data, (void)at; /* the block goes as a whole */
+}
+
+static void arena_destroy(message_arena *arena) {
+    if (arena) explicit_bzero(arena->memory, arena->used);
+    free(arena);
 }
 
 static uint64_t count_unknown(const ProtobufCMessage *message);
@@ -100,7 +105,7 @@ ckks_status message_unpack(ProtobufCMessage **out, const ProtobufCMessageDescrip
         *out = message;
         arena = NULL;
     }
-    free(arena);
+    arena_destroy(arena);
     return rc;
 }
 
@@ -109,7 +114,7 @@ void message_free(ProtobufCMessage *message) {
     message_arena *arena = (message_arena *)(void *)((uint8_t *)message - sizeof *arena);
     CKKS_ASSERT(arena->magic == ARENA_MAGIC);
     arena->magic = 0;
-    free(arena);
+    arena_destroy(arena);
 }
 
 size_t message_arena_bytes(size_t size, size_t arena_bytes_max) {

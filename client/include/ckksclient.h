@@ -249,8 +249,10 @@ typedef struct ckksc_connect_options {
     { sizeof(ckksc_connect_options), 0, NULL, NULL, NULL, 0, 0, 0 }
 
 /* Blocks up to connect_ms for each step: reaching the server, its answer, reaching its second endpoint. The
- * strings of `options` are copied. CKKSC_USAGE for an address that is none, CKKSC_UNREACHABLE where nobody
- * answers or the host's name is unknown, CKKSC_UNTRUSTED for a certificate that is not accepted. */
+ * strings of `options` are copied; copies of the token are overwritten before they are freed, but for those
+ * that the transport library makes of requests (none to ipc://). CKKSC_USAGE for an address that is none,
+ * CKKSC_UNREACHABLE where nobody answers or the host's name is unknown, CKKSC_UNTRUSTED for a certificate
+ * that is not accepted. */
 CKKSC_API ckksc_status ckksc_connect(ckksc_connection **out, const ckksc_connect_options *options,
                                      ckksc_error *error);
 CKKSC_API void ckksc_disconnect(ckksc_connection *connection); /* no call may be in flight */

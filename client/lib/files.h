@@ -22,8 +22,8 @@ void file_name_error(ckks_error *err, const char *path);
  * written and synced without a name (where the system cannot: beside the target) and gets it when it is
  * whole. Where `path` is a symbolic link, the file behind it is replaced; a device, a pipe or a terminal is
  * written to as it is. What its owner took from the rights of the old file, the new one does not have either.
- * Without `overwrite` any existing name is CKKS_ALREADY_EXISTS, links included. CKKS_IO of the field "folder":
- * the whole file is there, but may not survive a crash. */
+ * Without `overwrite` any existing name is CKKS_ALREADY_EXISTS, links included. CKKS_IO of the field
+ * "folder": the whole file is there, but may not survive a crash. */
 ckks_status file_write(const char *path, const void *bytes, size_t size, unsigned mode, bool overwrite,
                        ckks_error *err);
 /* file_mode: of `mode` what the file at `path`, if there is one, has. */

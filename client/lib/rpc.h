@@ -48,7 +48,11 @@ typedef struct rpc_config {
 
 typedef struct rpc_connection rpc_connection;
 
-/* rpc_connect dials, asks for the server's metadata and checks the wire version. The caller owns *out. Blocks
+/* The token is copied. Copies are wiped before they are freed; the one in the message of a request that goes
+ * by nng (not to ipc://) only where nng gave the message back unsent: what it sent, it frees as it is, and so
+ * does TLS with its buffers.
+ *
+ * rpc_connect dials, asks for the server's metadata and checks the wire version. The caller owns *out. Blocks
  * up to connect_ms. CKKS_UNAVAILABLE when nothing answers, CKKS_UNTRUSTED_SERVER for an answer that makes no
  * sense. */
 ckks_status rpc_connect(rpc_connection **out, const rpc_config *config, ckks_error *err);

@@ -247,6 +247,7 @@ static int exchange(nng_msg **message, rpc_trip *trip, nng_ctx ctx, nng_aio *aio
     nng_ctx_send(ctx, aio);
     nng_aio_wait(aio);
     if ((nrc = nng_aio_result(aio)) != 0) {
+        sodium_memzero(nng_msg_body(*message), nng_msg_len(*message)); /* the token is in it */
         nng_msg_free(*message);
         *message = NULL;
         return nrc;

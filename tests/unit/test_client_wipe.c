@@ -11,6 +11,7 @@
 #include "tests/support/model_fixture.h"
 
 #include <fcntl.h>
+#include <nng/protocol/reqrep0/req.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <sodium.h>
@@ -48,6 +49,7 @@ static ckks_status fake_infer(client_ciphertexts *out, rpc_connection *connectio
 #include "client/ctl/rows.c"
 #include "client/ctl/rows_stream.c"
 #include "client/ctl/top.c"
+#include "client/lib/rpc_call.c"
 #define rpc_infer fake_infer
 #include "client/ctl/infer_run.c"
 #include "client/ctl/journal.c"
@@ -389,6 +391,61 @@ static void a_token_leaves_nothing_behind(void **state) {
     must_be_gone(&n);
 }
 
+/* by nng, which gives back what it could not send */
+static void a_request_that_is_not_sent_leaves_no_token_behind(void **state) {
+    (void)state;
+    skip_under_a_sanitizer();
+    char token[40];
+    rpc_trip trip;
+    nng_socket s;
+    nng_ctx ctx;
+    nng_aio *aio = NULL;
+    nng_msg *message = NULL;
+    for (size_t i = 0; i < sizeof token; i++) token[i] = (char)('A' + (char)(i * 11 % 25));
+    const needle n = needle_of("a token", token + 8, 16);
+    assert_int_equal(nng_req0_open(&s), 0); /* it is connected to nobody */
+    assert_int_equal(nng_ctx_open(&ctx, s), 0);
+    assert_int_equal(nng_aio_alloc(&aio, NULL, NULL), 0);
+    assert_int_equal(nng_msg_alloc(&message, 0), 0);
+    assert_int_equal(nng_msg_append(message, token, sizeof token), 0);
+    explicit_bzero(token, sizeof token);
+    must_be_there(&n);
+    assert_int_equal(exchange(&message, &trip, ctx, aio, 20), NNG_ETIMEDOUT);
+    assert_null(message);
+    must_be_gone(&n);
+    nng_aio_free(aio);
+    nng_ctx_close(ctx);
+    nng_close(s);
+}
+
+static void a_message_that_was_unpacked_leaves_nothing_behind(void **state) {
+    (void)state;
+    skip_under_a_sanitizer();
+    char token[40];
+    uint8_t packed_header[256];
+    ProtobufCMessage *message = NULL;
+    ckks_error err = {0};
+    for (size_t i = 0; i < sizeof token - 1; i++) token[i] = (char)('B' + (char)(i * 13 % 24));
+    token[sizeof token - 1] = 0;
+    const needle n = needle_of("a token", token + 8, 16);
+    Ckksd__V1__RequestHeader header;
+    ckksd__v1__request_header__init(&header);
+    header.token = token;
+    const size_t size = ckksd__v1__request_header__pack(&header, packed_header);
+    for (int cut = 0; cut < 2; cut++) { /* also where it ends in the middle of the token's neighbour */
+        packed_header[size] = 0x12, packed_header[size + 1] = 9;
+        const ckks_status rc = message_unpack(&message, &ckksd__v1__request_header__descriptor, packed_header,
+                                              size + 2 * (size_t)cut, 4096, "header", &err);
+        assert_int_equal(rc, cut ? CKKS_MALFORMED : CKKS_OK);
+        if (!cut) must_be_there(&n);
+        message_free(message);
+        message = NULL;
+        must_be_gone(&n);
+    }
+    explicit_bzero(token, sizeof token);
+    explicit_bzero(packed_header, sizeof packed_header);
+}
+
 static void growing_keeps_what_was_there_and_no_copy(void **state) {
     (void)state;
     skip_under_a_sanitizer();
@@ -413,6 +470,8 @@ int main(void) {
         cmocka_unit_test(a_large_file_leaves_nothing_behind),
         cmocka_unit_test(a_secret_key_leaves_nothing_behind),
         cmocka_unit_test(a_token_leaves_nothing_behind),
+        cmocka_unit_test(a_request_that_is_not_sent_leaves_no_token_behind),
+        cmocka_unit_test(a_message_that_was_unpacked_leaves_nothing_behind),
         cmocka_unit_test(growing_keeps_what_was_there_and_no_copy),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

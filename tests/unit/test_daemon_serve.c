@@ -1,5 +1,5 @@
 /* What a running daemon answers, and how it refuses each fault by name. */
-#include "client/lib/rpc.h"
+#include "client/lib/rpc_internal.h"
 #include "tests/support/daemon_words.h"
 
 #include <arpa/inet.h>
@@ -30,6 +30,57 @@ static void tokens_and_secrets_never_reach_the_log(void **state) {
     assert_true(daemon_logged(&d, "method=Inference/ModelInfer"));
     assert_false(daemon_logged(&d, d.alice + 6));
     assert_false(daemon_logged(&d, "alice.00"));
+}
+
+/* How often is `text` in what the daemon may write to, freed memory included? Its stacks and mapped files do
+ * not count. -1 where this user may not look. */
+static int count_in_memory(const char *text) {
+    static uint8_t piece[1 << 20];
+    const size_t length = strlen(text);
+    char path[64], line[512];
+    int found = 0;
+    snprintf(path, sizeof path, "/proc/%d/mem", (int)d.pid);
+    const int memory = open(path, O_RDONLY | O_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)d.pid);
+    FILE *maps = fopen(path, "re");
+    while (maps && memory >= 0 && fgets(line, sizeof line, maps)) {
+        char *next;
+        const unsigned long begin = strtoul(line, &next, 16), end = strtoul(next + 1, &next, 16);
+        const char *name = strpbrk(line, "[/");
+        if (strncmp(next, " rw-p ", 6) != 0 || (name && strncmp(name, "[heap]", 6) != 0)) continue;
+        for (unsigned long at = begin; at < end; at += sizeof piece - length) {
+            const size_t wanted = end - at < sizeof piece ? end - at : sizeof piece;
+            const ssize_t got = pread(memory, piece, wanted, (off_t)at);
+            for (const uint8_t *from = piece, *hit; got > 0; from = hit + 1, found++)
+                if (!(hit = memmem(from, (size_t)(piece + got - from), text, length))) break;
+        }
+    }
+    const bool may_look = maps && memory >= 0;
+    if (maps) fclose(maps);
+    if (memory >= 0) close(memory);
+    return may_look ? found : -1;
+}
+
+static void a_token_is_not_kept_in_memory(void **state) {
+    (void)state;
+    int found = 0;
+    char wrong[sizeof d.alice];
+    start_with_keys(NULL, NULL, NULL);
+    if (count_in_memory(d.folder) < 0) {
+        print_message("skipped: a process of this user's whose memory it may read\n");
+        skip();
+    }
+    assert_true(count_in_memory(d.folder) > 0); /* of the configuration: the search finds what is there */
+    snprintf(wrong, sizeof wrong, "%s", d.alice);
+    memset(wrong + strlen(wrong) - 40, 'a', 40);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_int_equal(control_code("Keys/KeyList", d.alice, NULL), 0);
+    assert_int_equal(control_code("Keys/KeyList", wrong, NULL), RPC_UNAUTHENTICATED);
+    assert_int_equal(control_code("Keys/NoSuch", wrong, NULL), RPC_UNIMPLEMENTED);
+    const uint64_t end_ns = rpc_now_ns() + EVENT_MS * UINT64_C(1000000);
+    do found = count_in_memory(d.alice + 8) + count_in_memory(wrong + 8);
+    while (found && rpc_now_ns() < end_ns); /* a request ends a moment behind its answer */
+    assert_int_equal(found, 0);
 }
 
 /* One address in a client's configuration is enough, whichever it is. */
@@ -481,6 +532,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(an_encrypted_request_gets_the_right_answer),
         T(tokens_and_secrets_never_reach_the_log),
+        T(a_token_is_not_kept_in_memory),
         T(the_bulk_address_leads_to_the_control_one_and_back),
         T(anyone_may_ask_for_health_and_server_metadata),
         T(each_fault_is_refused_by_name_and_a_good_request_still_works),
