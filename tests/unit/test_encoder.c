@@ -170,6 +170,76 @@ static void encoding_equals_the_exact_embedding_rounded(void **state) {
     }
 }
 
+/* CRT by FLINT, centred */
+static void flint_centred(fmpz_t out, const ckks_params *p, const uint64_t *limb, size_t stride,
+                          uint32_t count) {
+    fmpz_t product;
+    fmpz_init_set_ui(product, 1);
+    fmpz_set_ui(out, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        fmpz_CRT_ui(out, out, product, limb[i * stride], p->prime[i], i + 1 == count);
+        fmpz_mul_ui(product, product, p->prime[i]);
+    }
+    fmpz_clear(product);
+}
+
+static double fmpz_to_mpfr_difference(mpfr_t exact, const fmpz_t integer) {
+    mpfr_t m;
+    mpz_t z;
+    mpz_init(z), mpfr_init2(m, 1200);
+    fmpz_get_mpz(z, integer);
+    mpfr_set_z(m, z, MPFR_RNDN);
+    mpfr_sub(m, m, exact, MPFR_RNDN);
+    const double difference = fabs(mpfr_get_d(m, MPFR_RNDN));
+    mpz_clear(z), mpfr_clear(m);
+    return difference;
+}
+
+/* One integer in all limbs, those of P too, and it is the exact coefficient to half a unit and what binary64
+ * loses of the largest: whether it is some bits long or fills a modulus of 24 primes. */
+static void encoding_keeps_its_precision_at_any_scale(void **state) {
+    (void)state;
+    const struct {
+        uint32_t limbs, slots;
+        double magnitude, scale;
+    } cases[] = {{6, 64, 3, 0x1.3p150},    {12, 8, 20, 0x1p400},      {24, 32, 1, 0x1.8p1010},
+                 {1, 16, 0x1p40, 0x1p-10}, {2, 512, 1e-200, 0x1p700}, {3, 4, 0x1p200, 0x1p-120},
+                 {2, 64, 0x1p-30, 0x1p30}};
+    for (size_t t = 0; t < sizeof cases / sizeof *cases; t++) {
+        const uint32_t limbs = cases[t].limbs, slots = cases[t].slots;
+        const ckks_params p = fixture_params_bits(10, limbs, 1, 1, 50, 45, 50);
+        ckks_context *context = fixture_context_of(&p);
+        const uint32_t n = params_n(&p), gap = n / (2 * slots), step = slots > 64 ? 37 : 1;
+        double *re = create(slots, 8), *im = create(slots, 8), worst = 0, largest = 0;
+        uint64_t *words = create((size_t)(limbs + 1) * n, 8);
+        random_slots(re, slots, cases[t].magnitude, t + 1),
+            random_slots(im, slots, cases[t].magnitude, t + 9);
+        assert_int_equal(encoder_encode(words, context, re, im, slots, limbs - 1, true, cases[t].scale, NULL),
+                         CKKS_OK);
+        for (uint32_t i = 0; i <= limbs; i++)
+            ntt_inverse_scalar(words + i * n, words + i * n, context_ntt(context, i));
+        circle c;
+        circle_init(&c, 4 * slots);
+        mpfr_t exact;
+        fmpz_t integer;
+        mpfr_init2(exact, PRECISION), fmpz_init(integer);
+        for (uint32_t k = 0; k < 2 * slots; k += step) {
+            flint_centred(integer, &p, words + k * gap, n, limbs);
+            assert_int_equal(words[limbs * n + k * gap], fmpz_fdiv_ui(integer, p.prime[limbs]));
+            exact_coefficient(exact, k, re, im, slots, cases[t].scale, &c);
+            worst = fmax(worst, fmpz_to_mpfr_difference(exact, integer));
+            largest = fmax(largest, fabs(mpfr_get_d(exact, MPFR_RNDN)));
+        }
+        print_message("scale 2^%.0f: integers up to 2^%.1f, worst error 2^%.1f\n", log2(cases[t].scale),
+                      log2(largest), log2(worst));
+        assert_true(worst <= 0.5 + largest * 0x1p-49);
+        mpfr_clear(exact), fmpz_clear(integer);
+        circle_fini(&c);
+        free(re), free(im), free(words);
+        context_destroy(context);
+    }
+}
+
 static void ties_go_to_even(void **state) {
     (void)state;
     const ckks_params p = fixture_params(10, 1, 1, 1);
@@ -324,6 +394,23 @@ static void a_coefficient_over_half_q_is_refused_at_its_level(void **state) {
     }
 }
 
+/* ... also where Q is beyond the largest double, and no finite number too large. */
+static void what_is_no_number_after_scaling_fits_no_modulus(void **state) {
+    (void)state;
+    ckks_params p = fixture_params_bits(10, 24, 1, 1, 45, 45, 50); /* 2^1080 */
+    ckks_context *context = fixture_context_of(&p);
+    uint64_t *words = create((size_t)24 * 1024, 8), residue[CKKS_PRIMES_MAX];
+    const double value[2] = {0x1p1000, -0x1p1000};
+    ckks_error err = {0};
+    assert_int_equal(encoder_constant(residue, &p, value[1], 0x1p23, 23, false, NULL), CKKS_OK);
+    assert_int_equal(encoder_constant(residue, &p, value[1], 0x1p24, 23, false, &err), CKKS_PRECISION);
+    assert_string_equal(err.field, "scale");
+    assert_int_equal(encoder_encode(words, context, value, NULL, 2, 23, false, 0x1p20, NULL), CKKS_OK);
+    assert_int_equal(encoder_encode(words, context, value, NULL, 2, 23, false, 0x1p30, NULL), CKKS_PRECISION);
+    free(words);
+    context_destroy(context);
+}
+
 static void bad_arguments_are_named(void **state) {
     (void)state;
     ckks_context *context = fixture_context(10, 2, 1, 1);
@@ -370,19 +457,6 @@ static void bad_arguments_are_named(void **state) {
 }
 
 /* ---- decode ---- */
-
-/* CRT by FLINT, centred */
-static void flint_centred(fmpz_t out, const ckks_params *p, const uint64_t *limb, size_t stride,
-                          uint32_t count) {
-    fmpz_t product;
-    fmpz_init_set_ui(product, 1);
-    fmpz_set_ui(out, 0);
-    for (uint32_t i = 0; i < count; i++) {
-        fmpz_CRT_ui(out, out, product, limb[i * stride], p->prime[i], i + 1 == count);
-        fmpz_mul_ui(product, product, p->prime[i]);
-    }
-    fmpz_clear(product);
-}
 
 static void decoding_is_the_exact_crt_and_embedding(void **state) {
     (void)state;
@@ -592,6 +666,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(roots_are_correctly_rounded),
         cmocka_unit_test(encoding_equals_the_exact_embedding_rounded),
+        cmocka_unit_test(encoding_keeps_its_precision_at_any_scale),
         cmocka_unit_test(ties_go_to_even),
         cmocka_unit_test(large_coefficients_reduce_exactly),
         cmocka_unit_test(multiples_of_a_prime_are_zero),
@@ -600,6 +675,7 @@ int main(void) {
         cmocka_unit_test(a_sum_beyond_binary64_is_refused_on_decoding),
         cmocka_unit_test(whole_vectors_beyond_63_bits_keep_their_integer),
         cmocka_unit_test(a_coefficient_over_half_q_is_refused_at_its_level),
+        cmocka_unit_test(what_is_no_number_after_scaling_fits_no_modulus),
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(decoding_is_the_exact_crt_and_embedding),
         cmocka_unit_test(decoding_undoes_encoding_for_every_slot_count),

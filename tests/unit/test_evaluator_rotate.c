@@ -55,6 +55,23 @@ static void elements_of_rotations_follow_the_powers_of_five(void **state) {
     }
 }
 
+/* The slots are a ring: to the left, to the right, once around and further. */
+static void every_rotation_has_its_element(void **state) {
+    (void)state;
+    const uint32_t n = 1u << LOG_N;
+    const int64_t slots = n / 2;
+    uint32_t *power = calloc((size_t)slots, sizeof *power);
+    assert_non_null(power);
+    power[0] = 1;
+    for (int64_t i = 1; i < slots; i++) power[i] = (uint32_t)((uint64_t)power[i - 1] * 5 % (2 * n));
+    for (int64_t by = -3 * slots; by <= 3 * slots; by++)
+        assert_int_equal(galois_element_rotate(LOG_N, by), power[(by % slots + slots) % slots]);
+    assert_int_equal(galois_element_rotate(LOG_N, INT64_MIN), 1); /* a multiple of the slots */
+    assert_int_equal(galois_element_rotate(LOG_N, INT64_MIN + 3), 125);
+    assert_int_equal(galois_element_rotate(LOG_N, INT64_MAX), power[slots - 1]);
+    free(power);
+}
+
 typedef struct rotation {
     ckks_value a;
     galois_step step;
@@ -364,6 +381,7 @@ static void impossible_steps_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elements_of_rotations_follow_the_powers_of_five),
+        cmocka_unit_test(every_rotation_has_its_element),
         cmocka_unit_test(a_rotation_moves_slots_to_the_left),
         cmocka_unit_test(conjugation_negates_imaginary_parts),
         cmocka_unit_test(hoisted_rotations_write_the_words_of_plain_ones),

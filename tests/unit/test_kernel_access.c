@@ -419,6 +419,7 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
     INVALID(KERNEL_MULTIPLY, a.binary.out.component_count = 2, "out");
     INVALID(KERNEL_ADD_SCALARS, a.scalars.scalar[1] = fixture.params->prime[1], "scalar");
     INVALID(KERNEL_MULTIPLY_SCALARS, a.scalars.out.component_count = 1, "out");
+    INVALID(KERNEL_ADD_SCALARS, a.scalars.every = a.scalars.out.component_count + 1, "every");
     INVALID(KERNEL_AUTOMORPHISM, a.automorphism.galois_element = 4, "galois_element");
     INVALID(KERNEL_AUTOMORPHISM, a.automorphism.galois_element = 2 * N + 1, "galois_element");
     ALIAS(KERNEL_AUTOMORPHISM, a.automorphism.out.words = at('A'), "a");

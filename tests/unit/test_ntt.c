@@ -172,8 +172,37 @@ static void automorphism_index_permutes_evaluations_as_substitution_does(void **
     context_destroy(context);
 }
 
+/* Position i holds the value at psi^e, e = 2 bitrev(i) + 1 (see above); X -> X^g moves the value at psi^(e g)
+ * there. Every element of a small ring, many of each larger one: the positions by a table, not by a formula.
+ */
+static void automorphism_index_is_right_for_every_element(void **state) {
+    (void)state;
+    prng r;
+    prng_init(&r, 8);
+    for (uint32_t log_n = CKKS_LOG_N_MIN; log_n <= CKKS_LOG_N_MAX; log_n++) {
+        const uint32_t n = 1u << log_n, rounds = log_n == 10 ? n : 6;
+        uint32_t *exponent = calloc(n, sizeof *exponent), *position = calloc(2 * (size_t)n, sizeof *position);
+        assert_non_null(exponent);
+        assert_non_null(position);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t reversed = 0;
+            for (uint32_t bit = 0; bit < log_n; bit++) reversed |= (i >> bit & 1) << (log_n - 1 - bit);
+            exponent[i] = 2 * reversed + 1;
+            position[exponent[i]] = i;
+        }
+        for (uint32_t k = 0; k < rounds; k++) {
+            const uint32_t g = log_n == 10 ? 2 * k + 1 : k ? 2 * (uint32_t)prng_below(&r, n) + 1 : 2 * n - 1;
+            for (uint32_t i = 0; i < n; i++)
+                if (automorphism_index(log_n, g, i) != position[(uint64_t)exponent[i] * g % (2 * n)])
+                    fail_msg("N = 2^%u, element %u, position %u", log_n, g, i);
+        }
+        free(exponent), free(position);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(automorphism_index_is_right_for_every_element),
         cmocka_unit_test(forward_equals_the_definition_word_for_word),
         cmocka_unit_test(positions_of_large_rings_are_the_stated_powers_of_psi),
         cmocka_unit_test(inverse_undoes_forward_on_every_pattern),

@@ -213,6 +213,9 @@ static void no_digit(ckks_params *p) {
 static void large_digit(ckks_params *p) {
     p->digit_size = 5;
 }
+static void large_digit_without_p(ckks_params *p) {
+    p->digit_size = 5, p->p_count = 0; /* no P that it could be over */
+}
 static void digit_over_p(ckks_params *p) {
     p->digit_size = 3;
 }
@@ -273,6 +276,7 @@ static void each_fault_is_refused_by_its_field(void **state) {
         {huge_p, "p_count"},
         {no_digit, "digit_size"},
         {large_digit, "digit_size"},
+        {large_digit_without_p, "digit_size"},
         {digit_over_p, "digit_size"},
         {other_secret, "secret_distribution"},
         {other_order, "transform_order"},
@@ -307,6 +311,40 @@ static void a_digit_equal_to_p_in_size_but_larger_is_refused(void **state) {
     ckks_error err = {0};
     assert_int_equal(params_finish(&p, &err), CKKS_INVALID_ARGUMENT);
     assert_string_equal(err.field, "digit_size");
+}
+
+/* The widths are the same: only the numbers themselves tell. */
+static void a_digit_of_the_width_of_p_is_compared_exactly(void **state) {
+    (void)state;
+    uint64_t large = ((uint64_t)1 << 40) - 2047, small;
+    while (!is_prime_u64(large)) large -= 2048;
+    for (small = large - 2048; !is_prime_u64(small);) small -= 2048;
+    assert_int_equal(__builtin_clzll(large), __builtin_clzll(small));
+    ckks_params p = {.log_n = 10,
+                     .q_count = 1,
+                     .p_count = 1,
+                     .digit_size = 1,
+                     .secret_distribution = 1,
+                     .transform_order = 1,
+                     .prime = {small, large}};
+    ckks_error err = {0};
+    assert_int_equal(params_finish(&p, &err), CKKS_OK);
+    p.prime[0] = large, p.prime[1] = small;
+    p.psi[0] = p.psi[1] = 0;
+    assert_int_equal(params_finish(&p, &err), CKKS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "digit_size");
+}
+
+/* Sets are compared and copied whole. */
+static void what_lies_behind_the_primes_is_cleared(void **state) {
+    (void)state;
+    ckks_params clean = base_set(), p = clean;
+    for (uint32_t i = params_prime_count(&p); i < CKKS_PRIMES_MAX; i++) p.prime[i] = i, p.psi[i] = ~0ull;
+    assert_int_equal(params_finish(&clean, NULL), CKKS_OK);
+    assert_int_equal(params_finish(&p, NULL), CKKS_OK);
+    assert_memory_equal(p.prime, clean.prime, sizeof p.prime);
+    assert_memory_equal(p.psi, clean.psi, sizeof p.psi);
+    assert_memory_equal(p.id, clean.id, sizeof p.id);
 }
 
 /* ---- choice of primes ---- */
@@ -391,6 +429,8 @@ int main(void) {
         cmocka_unit_test(every_field_changes_the_identity),
         cmocka_unit_test(each_fault_is_refused_by_its_field),
         cmocka_unit_test(a_digit_equal_to_p_in_size_but_larger_is_refused),
+        cmocka_unit_test(a_digit_of_the_width_of_p_is_compared_exactly),
+        cmocka_unit_test(what_lies_behind_the_primes_is_cleared),
         cmocka_unit_test(the_order_of_primes_holds_the_scale_at_nominal),
         cmocka_unit_test(generation_refuses_what_it_cannot_make),
         cmocka_unit_test(eighty_primes_of_fifty_bits_are_counted_exactly),
