@@ -191,11 +191,12 @@ static void verdict_voids_the_reply_and_poisons_until_a_good_copy(void **state) 
 static ckks_status pass(void *context, graph_region *region, const ckks_value *in, uint32_t count,
                         ckks_error *err) {
     const program_fixture *f = context;
+    const uint32_t components = in[0].signature.batch_count * in[0].signature.component_count;
     const kernel_basis basis = {0, FIXTURE_LEVEL + 1, 0};
     const kernel_unary_args args = {
         .tables = f->tables,
-        .out = {region->outputs[0].words, 2 * BATCH, FIXTURE_LEVEL + 1, basis},
-        .a = {in[0].words, 2 * BATCH, FIXTURE_LEVEL + 1, basis},
+        .out = {region->outputs[0].words, components, FIXTURE_LEVEL + 1, basis},
+        .a = {in[0].words, components, FIXTURE_LEVEL + 1, basis},
     };
     (void)count;
     const ckks_status rc = device_launch(region->evaluator->stream, KERNEL_COPY, &args, err);
@@ -252,6 +253,50 @@ static void every_entry_of_a_batch_is_looked_at(void **state) {
     graph_program_destroy(program);
     workspace_plan_destroy(plan);
     device_free(f.dev, words);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
+/* Of three components nobody would write the third: what another request left would be in it. */
+static void a_seed_stands_for_the_second_of_two_components_alone(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    for (uint32_t components = 1; components <= 3; components++) {
+        value_signature signature = a->signature;
+        signature.component_count = components;
+        signature.bytes = a->signature.bytes / 2 * components;
+        graph_program_config config = {.context = f.context,
+                                       .tables = f.tables,
+                                       .callable = pass,
+                                       .callable_context = &f,
+                                       .inputs = &signature,
+                                       .input_count = 1,
+                                       .outputs = &signature,
+                                       .output_count = 1};
+        workspace_plan *plan = NULL;
+        graph_program *program = NULL;
+        graph_handle handle;
+        ckks_error err = {0};
+        void *words = NULL;
+        assert_ok(graph_plan_workspace(&plan, f.dev, &config, NULL));
+        config.workspace = plan;
+        assert_ok(graph_program_create(&program, f.slot, &config, NULL));
+        assert_ok(device_allocate(f.dev, &words, signature.bytes, MEMORY_STATIC, NULL));
+        assert_ok(device_fill(f.stream, words, 0, signature.bytes, NULL));
+        assert_ok(device_stream_synchronize(f.stream, NULL));
+        const ckks_value example = {signature, words};
+        assert_ok(graph_program_capture(program, 0, &example, NULL, NULL));
+        graph_input input = sample_input(a, GRAPH_SOURCE_PACKED_HOST, true);
+        input.signature = signature;
+        assert_status(graph_program_copy_inputs_from(program, &handle, &input, 1, NULL, &err),
+                      components == 2 ? CKKS_OK : CKKS_INVALID_ARGUMENT);
+        if (components != 2) assert_string_equal(err.field, "input 0");
+        graph_program_destroy(program);
+        workspace_plan_destroy(plan);
+        device_free(f.dev, words);
+    }
     sample_destroy(a);
     program_fixture_close(&f);
 }
@@ -445,6 +490,7 @@ int main(void) {
         cmocka_unit_test(words_that_are_not_aligned_are_refused),
         cmocka_unit_test(verdict_voids_the_reply_and_poisons_until_a_good_copy),
         cmocka_unit_test(every_entry_of_a_batch_is_looked_at),
+        cmocka_unit_test(a_seed_stands_for_the_second_of_two_components_alone),
         cmocka_unit_test(verdict_of_a_replaced_payload_does_not_poison_the_new_one),
         cmocka_unit_test(any_packed_bytes_are_safe),
         cmocka_unit_test(copy_leaves_a_stated_state_whichever_device_call_fails),

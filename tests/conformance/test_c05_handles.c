@@ -94,6 +94,11 @@ static void an_old_handle_is_superseded_whatever_was_replayed_since(void **state
     assert_status(replay_handle(&c.t, last), CKKS_OK);
     assert_status(replay_handle(&c.t, old), CKKS_HANDLE_SUPERSEDED);
     assert_status(replay_handle(&c.t, last), CKKS_HANDLE_CONSUMED);
+    /* and no longer than that: the last of the 64, then one copy more */
+    for (int i = 0; i < 63; i++) assert_ok(test_copy(&c.t, &old, c.a, c.b, NULL));
+    assert_status(replay_handle(&c.t, last), CKKS_HANDLE_CONSUMED);
+    assert_ok(test_copy(&c.t, &old, c.a, c.b, NULL));
+    assert_status(replay_handle(&c.t, last), CKKS_HANDLE_SUPERSEDED);
     teardown(&c);
 }
 

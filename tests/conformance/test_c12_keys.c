@@ -180,8 +180,8 @@ static void upload_refuses_what_no_key_can_be(void **state) {
     program_fixture_open(&f);
     raw_keys raw;
     raw_keys_make(&raw, &f, fixture_requirements, FIXTURE_KEYS);
-    packed_key bad[8][FIXTURE_KEYS];
-    for (int i = 0; i < 8; i++) memcpy(bad[i], raw.keys, sizeof raw.keys);
+    packed_key bad[9][FIXTURE_KEYS];
+    for (int i = 0; i < 9; i++) memcpy(bad[i], raw.keys, sizeof raw.keys);
     bad[0][1].requirement.galois_element = 4;
     bad[1][1].requirement.galois_element = 1;
     bad[2][1].requirement.galois_element = 2 * f.n + 1;
@@ -190,8 +190,9 @@ static void upload_refuses_what_no_key_can_be(void **state) {
     bad[5][1].packed_bytes -= 16;
     bad[6][1] = bad[6][0]; /* twice */
     bad[7][1].packed = NULL;
+    bad[8][1].packed_bytes += 16;
     const memory_mark before = memory_mark_take(&f);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 9; i++) {
         ckks_error err = {0};
         resident_keys *keys = NULL;
         assert_status(resident_keys_upload(&keys, f.dev, f.context, bad[i], FIXTURE_KEYS, raw.seed,
