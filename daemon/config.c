@@ -66,6 +66,7 @@ static const key_info keys[] = {
     KEY("listen", "control_message_bytes", TYPE_BYTES, control_message_bytes, "256K", 80 * KIB, 16 * MIB),
     KEY("listen", "bulk_message_bytes", TYPE_BYTES, bulk_message_bytes, "64M", 256 * KIB, 4096 * MIB),
     KEY("listen", "idle_timeout_ms", TYPE_U64, idle_timeout_ms, "600000", 100, 30 * DAY_MS),
+    KEY("listen", "send_timeout_ms", TYPE_U64, send_timeout_ms, "30000", 100, DAY_MS),
     KEY("listen", "local_memory_peers", TYPE_U32, local_memory_peers, "32", 0, 4096),
     KEY("admin", "socket", TYPE_TEXT, admin_socket, "", 0, CONFIG_TEXT_MAX),
     KEY("admin", "uid", TYPE_LIST, admin_uids, "", 0, 0),

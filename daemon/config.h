@@ -40,7 +40,7 @@ typedef struct config {
     uint32_t pipes_max;
     uint32_t control_contexts;
     uint64_t control_message_bytes, bulk_message_bytes;
-    uint64_t idle_timeout_ms;
+    uint64_t idle_timeout_ms, send_timeout_ms;
     uint32_t local_memory_peers;
     /* [admin] */
     char admin_socket[CONFIG_TEXT_MAX];

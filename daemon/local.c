@@ -1,6 +1,7 @@
 #include "daemon/local.h"
 
 #include "daemon/clock.h"
+#include "daemon/local_bind.h"
 #include "daemon/local_memory.h"
 #include "kernels/base/bytes.h"
 #include "kernels/base/relax.h"
@@ -10,9 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #define PIPE_BIT        0x80000000u /* of our pipes' ids; nng's do not have it */
 #define GREETING_BYTES  8u
@@ -62,8 +60,10 @@ typedef struct local_peer {
     list_node held; /* writes that wait for a rest */
     transport_body body;
     local_memory memory;
-    size_t copied;   /* of a message in `memory` */
-    bool is_trusted; /* showed a good token */
+    size_t copied;      /* of a message in `memory` */
+    size_t unsent;      /* bytes of replies at the last sweep, */
+    uint64_t unsent_ns; /* as many since */
+    bool is_trusted;    /* showed a good token */
 } local_peer;
 
 typedef struct local_listener {
@@ -205,11 +205,16 @@ static bool take_trail(transport_context *context, transport_body *body) {
     return false;
 }
 
+/* Does it leave replies where they are? */
+static bool is_behind(const local_peer *p) {
+    return uv_stream_get_write_queue_size((const uv_stream_t *)&p->uv) > 0 || !list_is_empty(&p->held);
+}
+
 /* Hands the complete message over, if a context is free. */
 static void deliver(local_peer *p) {
     transport *t = p->transport;
     transport_socket *s = &t->sockets[p->kind];
-    if (list_is_empty(&s->local_free)) {
+    if (list_is_empty(&s->local_free) || is_behind(p)) {
         p->phase = PEER_WAITING;
         uv_read_stop((uv_stream_t *)&p->uv);
         return;
@@ -382,7 +387,7 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer) 
 static local_peer *first_waiting(transport *t, transport_kind kind) {
     LIST_EACH(link, &t->local_peers) {
         local_peer *p = LIST_ENTRY(link, local_peer, link);
-        if (p->kind == kind && p->phase == PEER_WAITING) return p;
+        if (p->kind == kind && p->phase == PEER_WAITING && !is_behind(p)) return p;
     }
     return NULL;
 }
@@ -620,38 +625,21 @@ void local_sweep(transport *t) {
         local_listener *l = LIST_ENTRY(link, local_listener, link);
         if (l->is_waiting) on_connection((uv_stream_t *)&l->uv, 0);
     }
+    const uint64_t now = clock_now_ns();
+    LIST_EACH_SAFE(link, &t->local_peers) {
+        local_peer *p = LIST_ENTRY(link, local_peer, link);
+        const size_t unsent = uv_stream_get_write_queue_size((const uv_stream_t *)&p->uv);
+        if (unsent == 0 || unsent != p->unsent)
+            p->unsent = unsent, p->unsent_ns = now;
+        else if (now - p->unsent_ns >= t->send_timeout_ns)
+            peer_close(p);
+    }
 }
 
 /* ---- listening ---- */
 
-/* A socket file that nobody listens on any more: a daemon was killed. */
-static bool is_dead_socket(const struct sockaddr_un *address) {
-    struct stat st;
-    bool is_dead = false;
-    if (lstat(address->sun_path, &st) != 0 || !S_ISSOCK(st.st_mode)) return false;
-    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return false;
-    is_dead = connect(fd, (const struct sockaddr *)address, sizeof *address) != 0 && errno == ECONNREFUSED;
-    close(fd);
-    return is_dead;
-}
-
-static bool folder_is_there(const char *path) {
-    char folder[sizeof((struct sockaddr_un *)0)->sun_path] = ".";
-    const char *slash = strrchr(path, '/');
-    if (slash) memcpy(folder, path, (size_t)(slash - path)), folder[slash - path] = 0;
-    return folder[0] == 0 || access(folder, F_OK) == 0;
-}
-
 ckks_status local_listen(transport *t, transport_kind kind, const char *path, uint32_t mode,
                          ckks_error *err) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const size_t length = strlen(path);
-    if (length >= sizeof address.sun_path)
-        return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "listen",
-                              "ipc://%.200s: the path is longer than %zu bytes", path,
-                              sizeof address.sun_path - 1);
-    memcpy(address.sun_path, path, length + 1);
     local_listener *l = calloc(1, sizeof *l);
     if (!l) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
     l->transport = t, l->kind = kind;
@@ -662,12 +650,9 @@ ckks_status local_listen(transport *t, transport_kind kind, const char *path, ui
     }
     list_init(&l->link);
     list_append(&t->local_listeners, &l->link);
-    n = uv_pipe_bind(&l->uv, path);
-    if (n == UV_EADDRINUSE && is_dead_socket(&address) && unlink(path) == 0) n = uv_pipe_bind(&l->uv, path);
-    if (n == UV_EACCES && !folder_is_there(path)) n = UV_ENOENT; /* libuv says the former for both */
-    if (n == 0 && chmod(path, (mode_t)mode) != 0) n = uv_translate_sys_error(errno);
-    if (n == 0) n = uv_listen((uv_stream_t *)&l->uv, BACKLOG, on_connection);
-    if (n != 0)
+    const ckks_status rc = local_bind(&l->uv, path, mode, err);
+    if (rc != CKKS_OK) return rc;
+    if ((n = uv_listen((uv_stream_t *)&l->uv, BACKLOG, on_connection)) != 0)
         return ckks_error_set(err, CKKS_IO, "listen", "cannot listen on ipc://%s: %s", path, uv_strerror(n));
     return CKKS_OK;
 }

@@ -8,7 +8,9 @@
  * and anybody's REQ sockets talk to it as before. All other addresses are nng's.
  *
  * A peer's message is read straight to where it stays, one at a time: a complete one waits for a free context
- * and nothing more is read from that peer meanwhile, so that memory stays within pipes + contexts.
+ * and nothing more is read from that peer meanwhile, so that memory stays within pipes + contexts. Nor is a
+ * peer given another context while it leaves replies in the socket, so that who does not read holds few; one
+ * that takes nothing for `send_timeout_ms` is hung up on.
  *
  * A large message may come through memory that was lent to the peer (proto/local_memory.h), one area each: it
  * is copied out once, to where a message from the socket would be, and is like any other from then on.
@@ -55,8 +57,7 @@ void local_replied(transport_context *context, nng_msg *message, size_t sent, si
 /* local_reply_bytes: what local_send returns when all went. */
 size_t local_reply_bytes(const local_ticket *ticket, const nng_msg *message);
 
-/* local_listen binds `path` (a dead socket there is replaced, nothing else is), gives it `mode` and listens.
- * CKKS_IO naming the path. */
+/* local_listen binds `path` (local_bind.h) and listens. */
 ckks_status local_listen(transport *t, transport_kind kind, const char *path, uint32_t mode, ckks_error *err);
 
 /* local_reply takes the message; the context is free again once it has left. */
@@ -71,7 +72,7 @@ bool local_is_ours(uint32_t pipe);
 void local_trust(const transport_context *context);
 /* local_user: the peer's user number. */
 bool local_user(const transport_context *context, uint64_t *uid);
-/* local_sweep accepts a peer for which there was no memory before. */
+/* local_sweep accepts a peer for which there was no memory before, and ends those that take no reply. */
 void local_sweep(transport *t);
 /* local_stop closes listeners and peers; what is left of them goes with the loop. */
 void local_stop(transport *t);

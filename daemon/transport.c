@@ -87,6 +87,7 @@ static void receive(transport_context *context) {
     context->close_after = false;
     list_init(&context->link);
     context->state = CONTEXT_RECEIVING;
+    nng_aio_set_timeout(context->aio, NNG_DURATION_INFINITE);
     handover_release(context);
     nng_ctx_recv(context->nng, context->aio);
 }
@@ -125,6 +126,7 @@ static void on_completed(loop_event *event) {
             nng_msg_free(nng_aio_get_msg(context->aio));
             nng_aio_set_msg(context->aio, NULL);
         }
+        if (rc == NNG_ETIMEDOUT) nng_pipe_close((nng_pipe){.id = context->pipe});
         if (context->close_after) transport_pipe_mark(context->transport, context->pipe);
         transport_pipe_touch(context->transport, context->pipe);
         if (rc == NNG_ECLOSED || rc == NNG_ECANCELED)
@@ -144,6 +146,8 @@ void transport_reply(transport_context *context, nng_msg *message, bool close_pi
         return;
     }
     nng_aio_set_msg(context->aio, message);
+    /* waits for the replies before it, if its peer takes none: the context is others' too */
+    nng_aio_set_timeout(context->aio, (nng_duration)(context->transport->send_timeout_ns / NS_PER_MS));
     handover_release(context);
     nng_ctx_send(context->nng, context->aio);
 }
@@ -389,6 +393,7 @@ ckks_status transport_open(transport *t, loop *l, const config *c, uint32_t bulk
     t->loop = l;
     t->callbacks = *callbacks;
     t->idle_timeout_ns = c->idle_timeout_ms * NS_PER_MS;
+    t->send_timeout_ns = c->send_timeout_ms * NS_PER_MS;
     t->pipes_changed.run = on_pipes_changed;
     t->pipe_capacity = c->pipes_max;
     t->lent_max = c->local_memory_peers;

@@ -116,7 +116,7 @@ typedef struct transport {
     transport_socket sockets[TRANSPORT_KINDS];
     transport_endpoint endpoints[TRANSPORT_ENDPOINTS_MAX];
     uint32_t endpoint_count;
-    uint64_t idle_timeout_ns;
+    uint64_t idle_timeout_ns, send_timeout_ns;
     uv_timer_t sweep;
     loop_event pipes_changed;
     list_node local_peers, local_listeners;

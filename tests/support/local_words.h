@@ -180,7 +180,7 @@ static int set_up(void **state) {
     s.config.pipes_max = 6;
     s.config.control_contexts = 1;
     s.config.control_message_bytes = 1024, s.config.bulk_message_bytes = MESSAGE_MAX;
-    s.config.idle_timeout_ms = 600000;
+    s.config.idle_timeout_ms = s.config.send_timeout_ms = 600000;
     s.config.ipc_mode = 0640;
     s.config.local_memory_peers = 2;
     return open_server(NULL) == CKKS_OK ? 0 : -1;

@@ -2,6 +2,8 @@
  */
 #include "tests/support/local_words.h"
 
+#include <netinet/in.h>
+
 /* ---- what must hold ---- */
 
 static void a_reply_goes_back_with_the_whole_trail_of_its_request(void **state) {
@@ -170,6 +172,89 @@ static void a_peer_that_does_not_read_keeps_nobody_else_from_it(void **state) {
     close(rude);
     the_server_still_serves();
     free(out), free(in), free(body);
+}
+
+static void put_many(int fd, uint32_t count, const uint8_t *body, size_t bytes, bool is_local) {
+    uint8_t head[9 + sizeof trail];
+    (void)frame(head, trail, sizeof trail, "", 0);
+    for (int i = 0; i < 8; i++) head[1 + i] = (uint8_t)((uint64_t)(bytes + sizeof trail) >> (56 - 8 * i));
+    for (uint32_t i = 0; i < count; i++) { /* other transports have no type byte in front */
+        put(fd, head + !is_local, sizeof head - !is_local);
+        put(fd, body, bytes);
+    }
+}
+
+/* After what is still on its way. */
+static bool is_gone(int fd) {
+    static uint8_t any[1 << 16];
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    for (;;) {
+        if (poll(&one, 1, WAIT_MS) != 1) return false;
+        if (recv(fd, any, sizeof any, 0) <= 0) return true;
+    }
+}
+
+/* Its replies are larger than what the system keeps for it. */
+static void a_peer_that_never_reads_holds_one_context(void **state) {
+    (void)state;
+    const size_t bytes = 2u << 20;
+    uint8_t *body = calloc(1, bytes), *in = malloc(bytes + 64);
+    assert_true(body && in);
+    const int rude = greet();
+    for (uint32_t i = 1; i <= 2; i++) { /* what comes behind a reply that it leaves there is not read */
+        put_many(rude, 1, body, bytes, true);
+        for (int k = 0; k < WAIT_MS && atomic_load(&s.seen) < 1; k++) usleep(1000);
+    }
+    for (uint32_t i = 0; i < 2 * CONTEXTS; i++) the_server_still_serves();
+    assert_int_equal(atomic_load(&s.seen), 1 + 2 * CONTEXTS);
+    for (uint32_t i = 0; i < 2; i++) /* nothing is lost */
+        assert_true(get(rude, in, 9 + sizeof trail + bytes));
+    exchange_one(rude, 256);
+    close(rude);
+    free(body), free(in);
+}
+
+static void a_peer_that_takes_nothing_of_its_replies_is_hung_up_on(void **state) {
+    (void)state;
+    const size_t bytes = 2u << 20;
+    uint8_t *body = calloc(1, bytes), theirs[8];
+    assert_true(body);
+    close_server();
+    s.config.send_timeout_ms = 200;
+    snprintf(s.config.bulk.item[1], sizeof s.config.bulk.item[1], "tcp://127.0.0.1:0");
+    s.config.bulk.count = 2;
+    assert_int_equal(open_server(NULL), CKKS_OK);
+    int rude[CONTEXTS]; /* as many as there are contexts */
+    for (uint32_t i = 0; i < CONTEXTS; i++) put_many(rude[i] = greet(), 1, body, bytes, true);
+    the_server_still_serves();
+    for (int i = 0; i < WAIT_MS && transport_pipe_count(&s.transport); i++) usleep(1000);
+    assert_int_equal(transport_pipe_count(&s.transport), 0);
+    for (uint32_t i = 0; i < CONTEXTS; i++) close(rude[i]);
+    the_server_still_serves();
+
+    const int few = 1 << 16;
+    const char *port = strrchr(s.transport.endpoints[1].url, ':') + 1;
+    const struct sockaddr_in to = {.sin_family = AF_INET,
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                   .sin_port = htons((uint16_t)strtoul(port, NULL, 10))};
+    for (int i = 0; i < 2; i++) { /* the second is served as soon as the first is gone */
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &few, sizeof few), 0);
+        assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+        put(fd, hello, sizeof hello);
+        assert_true(get(fd, theirs, sizeof theirs));
+        if (i == 0) {
+            put_many(fd, 64, body, bytes, false); /* however much the system keeps for it */
+            assert_true(is_gone(fd));
+        } else {
+            uint8_t in[8 + sizeof trail + 9];
+            put_many(fd, 1, (const uint8_t *)"a message", 9, false);
+            assert_true(get(fd, in, sizeof in));
+        }
+        close(fd);
+    }
+    free(body);
+    s.config.bulk.count = 1;
 }
 
 static void wait_seen(uint32_t count) {
@@ -563,6 +648,8 @@ int main(void) {
         TEST(waiting_with_a_message_of_no_use_holds_up_nobody),
         TEST(the_owner_learns_that_a_peer_is_gone_and_the_context_serves_on),
         TEST(a_peer_that_does_not_read_keeps_nobody_else_from_it),
+        TEST(a_peer_that_never_reads_holds_one_context),
+        TEST(a_peer_that_takes_nothing_of_its_replies_is_hung_up_on),
         TEST(messages_that_fit_come_in_blocks_and_others_need_none),
         TEST(a_reply_written_by_another_thread_is_whole_and_its_context_serves_on),
         TEST(what_the_socket_does_not_take_goes_by_the_loop_and_others_wait_for_it),
