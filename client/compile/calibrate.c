@@ -195,8 +195,11 @@ ckks_status graph_substitute(ir_graph *out, const ir_graph *in, double tolerance
             rc = copy_node(&map[i], out, node, map, err);
     }
     if (rc != CKKS_OK) return rc;
+    bool is_changed = false;
     out->output = map[in->output];
-    return ir_fold(out, err);
+    rc = ir_fold(out, err);
+    if (rc == CKKS_OK) rc = ir_reroute(&is_changed, out, err);
+    return rc == CKKS_OK && is_changed ? ir_fold(out, err) : rc;
 }
 
 /* ---- factors ---- */

@@ -1,5 +1,6 @@
 #include "client/compile/ir.h"
 
+#include "client/compile/gate.h"
 #include "kernels/evaluator/chebyshev.h"
 
 #include <math.h>
@@ -24,6 +25,46 @@ static void join_powers(ir_node *node, const ir_graph *g) {
     node->a = root->a, node->parameters[0] = power;
 }
 
+/* of a node that is made of another by a factor and an offset, the same for all elements: that other one */
+static uint32_t base_of(double *factor, double *offset, const ir_graph *g, uint32_t number) {
+    double f, o;
+    *factor = 1, *offset = 0;
+    while (gate_step(&number, &f, &o, g)) *offset += *factor * o, *factor *= f;
+    return number;
+}
+
+/* relu(-x) is relu(x) - x: Keras writes PReLU with both, which are one polynomial. `node` becomes what it is
+ * of an earlier one. */
+static ckks_status join_relus(ir_node *node, const ir_graph *g, ckks_error *err) {
+    double factor, offset, f, o;
+    if (node->kind != IR_ACTIVATION || node->function != IR_RELU) return CKKS_OK;
+    const uint32_t base = base_of(&factor, &offset, g, node->a);
+    for (uint32_t i = g->count; i-- > base;) {
+        const ir_node *other = &g->nodes[i];
+        if (other->kind != IR_ACTIVATION || other->function != IR_RELU) continue;
+        if (other->count != node->count || base_of(&f, &o, g, other->a) != base) continue;
+        const double ratio = factor / f, size = fabs(ratio);
+        if (!(fabs(offset - ratio * o) <= 1e-12 * fabs(offset))) continue;
+        ir_node made = {.kind = IR_LINEAR, .count = node->count, .source = node->source};
+        double *factors = arena_take(g->memory, 2 * (uint64_t)node->count, sizeof *factors);
+        made.terms = arena_take(g->memory, 2, sizeof *made.terms);
+        made.bias = arena_take(g->memory, node->count, sizeof *made.bias);
+        if (!factors || !made.terms || !made.bias) return NO_MEMORY(err);
+        for (uint32_t k = 0; k < node->count; k++) factors[k] = size, factors[node->count + k] = -size;
+        for (uint32_t t = 0; t < (ratio < 0 ? 2u : 1u); t++) {
+            sparse *m;
+            const ckks_status rc = sparse_gather(&m, g->memory, node->count, node->count, NULL,
+                                                 factors + (size_t)t * node->count, err);
+            if (rc != CKKS_OK) return rc;
+            made.terms[made.term_count++] = (ir_term){t ? other->a : i, m};
+        }
+        ir_copy_shape(&made, node);
+        *node = made;
+        return CKKS_OK;
+    }
+    return CKKS_OK;
+}
+
 ckks_status ir_append(uint32_t *out, ir_graph *g, const ir_node *node, ckks_error *err) {
     if (g->count == g->capacity) {
         const uint32_t capacity = g->capacity ? 2 * g->capacity : 16;
@@ -34,8 +75,9 @@ ckks_status ir_append(uint32_t *out, ir_graph *g, const ir_node *node, ckks_erro
     }
     g->nodes[g->count] = *node;
     join_powers(&g->nodes[g->count], g);
-    *out = g->count++;
-    return CKKS_OK;
+    const ckks_status rc = join_relus(&g->nodes[g->count], g, err);
+    if (rc == CKKS_OK) *out = g->count++;
+    return rc;
 }
 
 ckks_status ir_linear(uint32_t *out, ir_graph *g, uint32_t from, const sparse *matrix, const double *bias,

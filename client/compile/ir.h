@@ -129,6 +129,10 @@ void ir_count_uses(ir_graph *g);
  * terms of one node that read the same value. */
 ckks_status ir_fold(ir_graph *g, ckks_error *err);
 
+/* ir_reroute: layers that read what is brought to a polynomial's interval read it there, so that ir_fold can
+ * fold the interval into the layer before. */
+ckks_status ir_reroute(bool *is_changed, ir_graph *g, ckks_error *err);
+
 /* Leading affine steps: input' = (raw - offset) * scale, taken by the client. offset and scale are [count].
  */
 typedef struct ir_preprocess {

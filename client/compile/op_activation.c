@@ -315,6 +315,7 @@ static ckks_status prelu_lower(lowering *l, const model_node *node, ckks_error *
         return lower_refuse(l, node, "its slope depends on the input", "make it an initialiser", err);
     uint32_t *index = arena_take(l->memory, count, sizeof *index), number;
     double *factor = arena_take(l->memory, 2 * (uint64_t)count, sizeof *factor);
+    bool is_one = true;
     made.terms = arena_take(l->memory, 2, sizeof *made.terms);
     made.bias = arena_take(l->memory, count, sizeof *made.bias);
     if (!index || !factor || !made.terms || !made.bias)
@@ -323,6 +324,11 @@ static ckks_status prelu_lower(lowering *l, const model_node *node, ckks_error *
     for (uint32_t i = 0; i < count; i++) {
         factor[i] = slope->data[index[i]];
         factor[count + i] = 1 - factor[i];
+        is_one = is_one && factor[i] == factor[0];
+    }
+    if (is_one) {
+        const activation f = {IR_LEAKY_RELU, {factor[0]}};
+        return append(l, node, from, &f, err);
     }
     ckks_status rc = ir_append(&number, l->graph, &relu, err);
     for (uint32_t t = 0; t < 2 && rc == CKKS_OK; t++) {

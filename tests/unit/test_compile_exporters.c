@@ -380,7 +380,7 @@ static onnx_builder *layer_norm(spelling how) {
 
 /* what the compiler makes of it */
 typedef struct outcome {
-    uint32_t levels, products, polynomials;
+    uint32_t levels, products, polynomials, polynomial_levels;
     double scores[ROWS * WIDTH];
 } outcome;
 
@@ -406,10 +406,12 @@ static void substitute(outcome *out, onnx_builder *b) {
     uint32_t *levels = calloc(g.count, sizeof *levels);
     assert_non_null(levels);
     out->levels = graph_levels(levels, &g);
-    out->products = out->polynomials = 0;
+    out->products = out->polynomials = out->polynomial_levels = 0;
     for (uint32_t k = 0; k < g.count; k++) {
         out->products += g.nodes[k].use_count && g.nodes[k].kind == IR_PRODUCT;
-        out->polynomials += g.nodes[k].use_count && g.nodes[k].kind == IR_POLYNOMIAL;
+        if (!g.nodes[k].use_count || g.nodes[k].kind != IR_POLYNOMIAL) continue;
+        out->polynomials++;
+        out->polynomial_levels += ir_node_depth(&g, k);
     }
     free(levels);
     arena_fini(&memory);
@@ -431,6 +433,55 @@ static void a_layer_normalisation_costs_the_same_however_it_is_written(void **st
         if (how != IN_GROUPS) assert_int_equal(other.levels, one.levels);
         for (uint32_t i = 0; i < ROWS * WIDTH && how != IN_GROUPS; i++)
             assert_true(fabs(other.scores[i] - one.scores[i]) < 1e-6);
+    }
+}
+
+/* ---- PReLU ---- */
+
+/* one operator; one slope for all; relu(x) - a relu(-x), as Keras writes it, in either order */
+typedef enum slopes { OPERATOR, ONE_SLOPE, TWO_RELUS, NEGATIVE_FIRST } slopes;
+
+static onnx_builder *prelu_network(slopes how) {
+    static const int64_t eight[] = {8}, one[] = {1}, eight_rows[] = {-1, 8}, square[] = {8, 8};
+    static float slope[8], minus_slope[8], weights[64];
+    onnx_builder *b = onnx_builder_create();
+    for (int i = 0; i < 64; i++) weights[i] = (float)sin(0.3 * i * i);
+    for (int i = 0; i < 8; i++) slope[i] = 0.05f * (float)(i + 1), minus_slope[i] = -slope[i];
+    onnx_builder_input(b, "x", 2, eight_rows);
+    onnx_builder_tensor(b, "w", 2, square, 64, weights);
+    onnx_builder_tensor(b, "slope", 1, eight, 8, slope);
+    onnx_builder_tensor(b, "minus_slope", 1, eight, 8, minus_slope);
+    onnx_builder_tensor(b, "one_slope", 1, one, 1, slope);
+    onnx_builder_node(b, "", "MatMul", "before", "x,w", "h");
+    if (how <= ONE_SLOPE)
+        onnx_builder_node(b, "", "PRelu", "prelu", how == ONE_SLOPE ? "h,one_slope" : "h,slope", "p");
+    if (how == TWO_RELUS) onnx_builder_node(b, "", "Relu", "above", "h", "a");
+    if (how > ONE_SLOPE) {
+        onnx_builder_node(b, "", "Neg", "negative", "h", "n");
+        onnx_builder_node(b, "", "Relu", "below", "n", "r");
+    }
+    if (how == NEGATIVE_FIRST) onnx_builder_node(b, "", "Relu", "above", "h", "a");
+    if (how > ONE_SLOPE) {
+        onnx_builder_node(b, "", "Mul", "sloped", "minus_slope,r", "s");
+        onnx_builder_node(b, "", "Add", "prelu", "a,s", "p");
+    }
+    onnx_builder_node(b, "", "MatMul", "behind", "p,w", "y");
+    onnx_builder_output(b, "y");
+    return b;
+}
+
+/* the interval is folded into the layer before although the linear part reads that too */
+static void a_prelu_is_one_polynomial_and_takes_no_level_more_than_relu(void **state) {
+    (void)state;
+    outcome one, other;
+    substitute(&one, prelu_network(OPERATOR));
+    for (slopes how = OPERATOR; how <= NEGATIVE_FIRST; how++) {
+        substitute(&other, prelu_network(how));
+        assert_int_equal(other.polynomials, 1);
+        /* beside it the layers before and behind */
+        assert_int_equal(other.levels, 2 + other.polynomial_levels);
+        for (uint32_t i = 0; i < ROWS * WIDTH && how != ONE_SLOPE; i++)
+            assert_true(fabs(other.scores[i] - one.scores[i]) < 1e-9);
     }
 }
 
@@ -458,6 +509,7 @@ int main(void) {
         cmocka_unit_test(a_classifier_reads_the_probabilities_of_others),
         cmocka_unit_test(a_root_and_what_divides_by_it_are_one_polynomial),
         cmocka_unit_test(a_layer_normalisation_costs_the_same_however_it_is_written),
+        cmocka_unit_test(a_prelu_is_one_polynomial_and_takes_no_level_more_than_relu),
         cmocka_unit_test(failing_allocations_are_reported_while_a_normalisation_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
