@@ -101,8 +101,9 @@ ckks_status ops_start(ops **out, const char *listen_on, ckks_error *err) {
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "listen", "[ops] listen: '%s' is not address:port",
                               listen_on);
     }
+    /* AUTO: not select(), which knows descriptors below 1,024 only */
     const unsigned flags =
-        MHD_USE_INTERNAL_POLLING_THREAD | (address.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
+        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | (address.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
     errno = 0;
     o->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, o, MHD_OPTION_SOCK_ADDR,
                                  (struct sockaddr *)&address, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX,

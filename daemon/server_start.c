@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define TICK_MS           100u
@@ -24,6 +25,9 @@
 #define BLOCK_BYTES       (1ull << 20)
 #define SPIN_CORES_MIN    8
 #define SPIN_US           200u
+
+#define DESCRIPTORS_SPARE 256u /* files, listeners, operators' connections, and those that are turned away   \
+                                */
 
 /* ---- budget ---- */
 
@@ -197,6 +201,20 @@ static ckks_status lend_blocks(server *s, ckks_error *err) {
     return rc;
 }
 
+/* A connection that the daemon has no descriptor for can be neither served nor told so. */
+static void raise_descriptor_limit(const config *c) {
+    struct rlimit limit;
+    const rlim_t wanted = (rlim_t)c->pipes_max + DESCRIPTORS_SPARE;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
+        log_write(
+            LOG_LEVEL_WARNING,
+            "event=descriptors limit=%llu wanted=%llu message=\"pipes_max may not be reached: raise the "
+            "limit (ulimit -n, LimitNOFILE=)\"",
+            (unsigned long long)limit.rlim_cur, (unsigned long long)wanted);
+}
+
 static void init_parts(server *s) {
     const config *c = &s->config;
     list_init(&s->requests);
@@ -215,6 +233,7 @@ ckks_status server_start(server *s, ckks_error *err) {
     const transport_callbacks callbacks = {
         .message = on_message, .lost = on_lost, .coming = on_coming, .data = s};
     init_parts(s);
+    raise_descriptor_limit(&s->config);
     if ((rc = dedupe_init(&s->dedupe, s->config.dedupe_s * NS_PER_S, s->config.dedupe_bytes, err)) != CKKS_OK)
         goto out;
     if ((rc = token_table_load(&tokens, s->config.tokens, err)) != CKKS_OK) goto out;

@@ -3,6 +3,9 @@
 
 #include <math.h>
 #include <nng/protocol/reqrep0/req.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 static void ready_is_said_after_the_self_test_and_stopping_at_the_end(void **state) {
@@ -99,6 +102,54 @@ static void what_was_not_heard_at_first_is_said_once_there_is_room(void **state)
     for (int i = 0; i < 3; i++) assert_int_equal(admin("Admin/Reload", &empty.base), 0);
     assert_true(daemon_hear(&d, "RELOADING=1", EVENT_MS));
     assert_true(daemon_hear(&d, "STATUS=ready", EVENT_MS));
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
+/* As when that many clients are there: what the daemon opens has higher numbers than select() takes. */
+static void many_open_descriptors_keep_nobody_from_the_operators_page(void **state) {
+    (void)state;
+    static int held[1100];
+    char page[4096];
+    struct rlimit before, wide;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    wide = before;
+    wide.rlim_cur = before.rlim_max < 2048 ? before.rlim_max : 2048;
+    if (wide.rlim_cur < 1500) skip();
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &wide), 0);
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) held[i] = open("/dev/null", O_RDONLY);
+    start_with_keys(NULL, NULL, NULL); /* which inherits them */
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) close(held[i]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(daemon_http(&d, "/livez", page, sizeof page), 200);
+    assert_int_equal(daemon_http(&d, "/readyz", page, sizeof page), 200);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
+static void the_limit_of_descriptors_is_raised_for_the_connections_allowed(void **state) {
+    (void)state;
+    static int held[400];
+    static const uint8_t hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct rlimit before, narrow;
+    uint8_t theirs[8];
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    if (before.rlim_cur < 600 || before.rlim_max < 1000) skip();
+    narrow = before;
+    narrow.rlim_cur = 200;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &narrow), 0);
+    daemon_start(&d, "[listen]\npipes_max = 500\n", NULL, NULL);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/control.sock", d.folder);
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) {
+        held[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(held[i], (const struct sockaddr *)&to, sizeof to), 0);
+        assert_int_equal(send(held[i], hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+        if (recv(held[i], theirs, sizeof theirs, MSG_WAITALL) != sizeof theirs) fail_msg("number %zu", i);
+    }
+    metric_wait("ckksd_connections", sizeof held / sizeof *held);
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) close(held[i]);
+    assert_false(daemon_logged(&d, "event=descriptors"));
     assert_int_equal(daemon_stop(&d), 0);
 }
 
@@ -331,6 +382,8 @@ int main(void) {
         T(the_watchdog_is_fed_by_progress_and_starves_when_a_slot_hangs),
         T(a_service_manager_that_does_not_listen_is_not_waited_for),
         T(what_was_not_heard_at_first_is_said_once_there_is_room),
+        T(many_open_descriptors_keep_nobody_from_the_operators_page),
+        T(the_limit_of_descriptors_is_raised_for_the_connections_allowed),
         T(a_device_that_this_build_lacks_is_refused_before_the_start),
         T(a_device_error_costs_one_request_and_the_slot_comes_back),
         T(with_two_slots_a_device_error_is_retried_on_the_other),
