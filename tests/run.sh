@@ -8,8 +8,9 @@ cd "$(dirname "$0")/.." || exit 1
 B=${B:-build/gcc}
 pattern=${1:-.}
 sanitizer=${SANITIZER:-}
-limit=${TEST_TIMEOUT_S:-180}
-[ -n "$sanitizer" ] && limit=${TEST_TIMEOUT_S:-600}
+# far more than any of them takes: for those that hang, on a machine as slow as may be
+limit=${TEST_TIMEOUT_S:-600}
+[ -n "$sanitizer" ] && limit=${TEST_TIMEOUT_S:-1800}
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
