@@ -1,6 +1,6 @@
 /*
  * Every vector kernel writes the words of the scalar one, which defines them: for each instruction set, on
- * edge, adversarial and random residues, for primes of 28 to 50 bits and rings of 2^10 to 2^16. A set that
+ * edge, adversarial and random residues, for primes of 14 to 50 bits and rings of 2^10 to 2^16. A set that
  * this machine lacks is skipped and says so.
  */
 #include "kernels/cpu/kernels_cpu.h"
@@ -588,6 +588,7 @@ static void every_kernel(cpu_isa isa) {
 #ifdef AVX512_DEFINED /* slow: few sets, every kind of pass */
         {10, 4, 1, 1, 50, 50, 50, 3}, {11, 5, 2, 2, 50, 30, 50, 1}, {10, 9, 9, 9, 50, 48, 50, 1},
         {10, 8, 4, 4, 50, 45, 50, 1}, {12, 3, 3, 3, 38, 28, 50, 0}, {13, 2, 1, 1, 50, 40, 50, 0},
+        {10, 3, 2, 2, 50, 14, 50, 1},
 #else
         {10, 4, 1, 1, 50, 50, 50, 2},
         {10, 10, 9, 9, 50, 50, 50, 5},
@@ -601,6 +602,11 @@ static void every_kernel(cpu_isa isa) {
         {14, 3, 2, 2, 50, 40, 50, 0},
         {15, 2, 2, 2, 50, 50, 50, 0},
         {16, 2, 1, 1, 50, 50, 50, 0},
+        /* the smallest primes that a ring has beside the largest: what is converted is 2^36 times its target
+         */
+        {10, 3, 1, 1, 50, 14, 50, 3},
+        {11, 5, 4, 4, 14, 50, 50, 1},
+        {10, 4, 2, 2, 50, 15, 50, 1},
 #endif
     };
     cpu_isa best = CPU_ISA_SCALAR;
