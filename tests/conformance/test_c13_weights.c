@@ -140,18 +140,19 @@ static void refresh_is_refused_whole(void **state) {
     (void)state;
     weights_case c;
     setup(&c);
-    binding_update bad[6][2];
-    for (int i = 0; i < 6; i++) memcpy(bad[i], c.good, sizeof c.good);
+    binding_update bad[7][2];
+    for (int i = 0; i < 7; i++) memcpy(bad[i], c.good, sizeof c.good);
     bad[0][1].id = 99;
     bad[1][1].word_count--;
     bad[2][1].signature.scale *= 2;
     bad[3][1].signature.limb_count--;
     bad[4][1].words = NULL;
     bad[5][1] = bad[5][0]; /* the same one twice */
-    const ckks_status expected[6] = {CKKS_NOT_FOUND,          CKKS_SIGNATURE_MISMATCH,
-                                     CKKS_SIGNATURE_MISMATCH, CKKS_SIGNATURE_MISMATCH,
-                                     CKKS_INVALID_ARGUMENT,   CKKS_INVALID_ARGUMENT};
-    for (int i = 0; i < 6; i++) {
+    bad[6][0].word_count++;
+    const ckks_status expected[7] = {
+        CKKS_NOT_FOUND,        CKKS_SIGNATURE_MISMATCH, CKKS_SIGNATURE_MISMATCH, CKKS_SIGNATURE_MISMATCH,
+        CKKS_INVALID_ARGUMENT, CKKS_INVALID_ARGUMENT,   CKKS_SIGNATURE_MISMATCH};
+    for (int i = 0; i < 7; i++) {
         ckks_error err = {0};
         assert_status(binding_set_refresh(c.set, bad[i], 2, &err), expected[i]);
         assert_true(err.field[0] != 0);
