@@ -54,6 +54,10 @@ void fault_replay(device *dev) {
     if (now == setting("CKKSD_TEST_LOSE_REPLAY")) device_fault_lose(dev);
 }
 
+void fault_key_job(void) {
+    if (setting("CKKSD_TEST_GATE_KEYS") > 0) gate_pass();
+}
+
 void fault_replay_end(device *dev) {
     if (setting("CKKSD_TEST_FAIL_REPLAY") > 0) device_fault_set(dev, 0, false);
 }

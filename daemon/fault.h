@@ -18,6 +18,7 @@
 #ifdef CKKS_FAULT_INJECTION
 void fault_hang(uint32_t slot_index);
 void fault_replay(device *dev);
+void fault_key_job(void);
 void fault_replay_end(device *dev);
 /* fault_health_driver: the made-up card's, or NULL */
 const health_driver *fault_health_driver(void);
@@ -30,6 +31,7 @@ static inline void fault_hang(uint32_t slot_index) {
 static inline void fault_replay(device *dev) {
     (void)dev;
 }
+static inline void fault_key_job(void) {}
 static inline void fault_replay_end(device *dev) {
     (void)dev;
 }

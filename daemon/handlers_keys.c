@@ -45,9 +45,7 @@ static void call_start(request *r, bool wants_id, bool has_id, const ProtobufCBi
     call *c = NULL;
     if (wants_id && (!has_id || id->len != KEY_SET_ID_BYTES))
         ckks_error_set(&err, CKKS_MALFORMED, "key_set", "a key set's id has %u bytes", KEY_SET_ID_BYTES);
-    else if (keys_waiting(r->server) >= KEYS_JOBS_MAX)
-        ckks_error_set(&err, CKKS_QUEUE_FULL, "keys", "%u calls wait for the key store", KEYS_JOBS_MAX);
-    else if (!(c = calloc(1, sizeof *c)))
+    else if (keys_admit(r->server, r->tenant->name, &err) == CKKS_OK && !(c = calloc(1, sizeof *c)))
         ckks_error_set(&err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
     if (!c) {
         request_fail(r, &err);
@@ -58,6 +56,7 @@ static void call_start(request *r, bool wants_id, bool has_id, const ProtobufCBi
     memcpy(c->tenant, r->tenant->name, sizeof c->tenant);
     c->quota = r->tenant->quota;
     if (wants_id) memcpy(c->id, id->data, KEY_SET_ID_BYTES);
+    c->job.tenant = c->tenant;
     c->job.run = run;
     c->job.done = done;
     keys_submit(r->server, &c->job);

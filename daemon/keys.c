@@ -1,11 +1,13 @@
 #include "daemon/keys.h"
 
 #include "daemon/clock.h"
+#include "daemon/fault.h"
 #include "daemon/inference.h"
 #include "daemon/server.h"
 #include "kernels/base/bytes.h"
 #include "kernels/base/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +58,7 @@ static void entry_free_if_unused(key_entry *entry) {
         entry->residency == KEYS_LOADING)
         return;
     if (entry->residency == KEYS_RESIDENT) entry_evict(entry);
+    list_remove(&entry->age);
     keystore_record_fini(&entry->record);
     free(entry);
 }
@@ -93,6 +96,7 @@ ckks_status keys_satisfy(const key_entry *entry, const key_requirement *requirem
 
 static void job_run(loop_work *work) {
     key_job *job = LIST_ENTRY(work, key_job, work);
+    fault_key_job();
     job->run(job);
 }
 
@@ -107,10 +111,21 @@ static void job_done(loop_work *work) {
     next_job(s);
 }
 
+static const char *tenant_of(const key_job *job) {
+    return job->tenant ? job->tenant : "";
+}
+
 static void next_job(server *s) {
     key_registry *k = &s->keys;
     if (k->is_writing || list_is_empty(&k->jobs)) return;
     key_job *job = LIST_ENTRY(k->jobs.next, key_job, link);
+    LIST_EACH(link, &k->jobs) { /* the first of another tenant, if there is one */
+        key_job *one = LIST_ENTRY(link, key_job, link);
+        if (strcmp(tenant_of(one), k->served) == 0) continue;
+        job = one;
+        break;
+    }
+    snprintf(k->served, sizeof k->served, "%s", tenant_of(job));
     list_remove(&job->link);
     k->is_writing = true;
     s->pool_jobs++;
@@ -125,12 +140,19 @@ void keys_submit(server *s, key_job *job) {
     next_job(s);
 }
 
-uint32_t keys_waiting(const server *s) {
-    return list_count(&s->keys.jobs);
+ckks_status keys_admit(const server *s, const char *tenant, ckks_error *err) {
+    uint32_t own = 0;
+    LIST_EACH(link, &s->keys.jobs) own += strcmp(tenant_of(LIST_ENTRY(link, key_job, link)), tenant) == 0;
+    if (list_count(&s->keys.jobs) >= KEYS_JOBS_MAX)
+        return ckks_error_set(err, CKKS_QUEUE_FULL, "keys", "%u calls wait for the key store", KEYS_JOBS_MAX);
+    if (own >= KEYS_TENANT_JOBS_MAX)
+        return ckks_error_set(err, CKKS_QUEUE_FULL, "keys", "%u calls of the tenant wait for the key store",
+                              own);
+    return CKKS_OK;
 }
 
 bool keys_are_idle(const server *s) {
-    return !s->keys.is_writing && list_is_empty(&s->keys.jobs) && s->keys.loads_running == 0;
+    return !s->keys.is_writing && list_is_empty(&s->keys.jobs) && list_is_empty(&s->keys.loading);
 }
 
 /* ---- residency ---- */
@@ -138,10 +160,7 @@ bool keys_are_idle(const server *s) {
 static uint64_t resident_total(const key_registry *k) {
     uint64_t bytes = 0;
     LIST_EACH(link, &k->resident) bytes += LIST_ENTRY(link, key_entry, age)->record.resident_bytes;
-    for (uint32_t i = 0; i < KEYS_BUCKETS; i++) LIST_EACH(link, &k->buckets[i]) {
-            const key_entry *entry = LIST_ENTRY(link, key_entry, link);
-            if (entry->residency == KEYS_LOADING) bytes += entry->record.resident_bytes;
-        }
+    LIST_EACH(link, &k->loading) bytes += LIST_ENTRY(link, key_entry, age)->record.resident_bytes;
     return bytes;
 }
 
@@ -213,6 +232,7 @@ static void load_run(loop_work *work) {
 }
 
 static void load_start(key_entry *entry);
+static void start_wanted(server *s);
 
 static void load_answer(key_entry *entry) {
     while (!list_is_empty(&entry->waiting)) {
@@ -231,9 +251,9 @@ static void load_done(loop_work *work) {
     key_entry *entry = LIST_ENTRY(work, key_entry, load);
     server *s = entry->server;
     key_registry *k = &s->keys;
-    k->loads_running--;
     s->pool_jobs--;
     entry->residency = KEYS_ON_DISK;
+    list_remove(&entry->age);
     if (entry->load_rc == CKKS_RESOURCE_EXHAUSTED && !list_is_empty(&entry->waiting) && evict_one(k)) {
         load_start(entry); /* the device had less room than the budget says */
         return;
@@ -252,6 +272,7 @@ static void load_done(loop_work *work) {
     }
     load_answer(entry);
     entry_free_if_unused(entry);
+    start_wanted(s);
 }
 
 static void load_start(key_entry *entry) {
@@ -259,9 +280,42 @@ static void load_start(key_entry *entry) {
     entry->residency = KEYS_LOADING;
     entry->load.work = load_run;
     entry->load.done = load_done;
-    s->keys.loads_running++;
+    list_append(&s->keys.loading, &entry->age);
     s->pool_jobs++;
     loop_submit(&s->loop, &entry->load);
+}
+
+/* The next set that somebody waits for: of a tenant that loads none now, if there is one. */
+static key_entry *next_wanted(key_registry *k) {
+    key_entry *first = NULL;
+    LIST_EACH_SAFE(link, &k->wanted) {
+        key_entry *entry = LIST_ENTRY(link, key_entry, age);
+        bool is_loading = false;
+        if (list_is_empty(&entry->waiting)) { /* they gave up */
+            list_remove(link);
+            continue;
+        }
+        LIST_EACH(other, &k->loading)
+        is_loading |= strcmp(LIST_ENTRY(other, key_entry, age)->record.tenant, entry->record.tenant) == 0;
+        if (!is_loading) return entry;
+        if (!first) first = entry;
+    }
+    return first;
+}
+
+static void start_wanted(server *s) {
+    key_registry *k = &s->keys;
+    for (key_entry *entry; list_count(&k->loading) < LOADS_MAX && (entry = next_wanted(k));) {
+        list_remove(&entry->age);
+        entry->load_err = (ckks_error){0};
+        entry->load_rc = make_room(k, entry->record.resident_bytes, &entry->load_err);
+        if (entry->load_rc == CKKS_OK) {
+            load_start(entry);
+        } else {
+            load_answer(entry);
+            entry_free_if_unused(entry);
+        }
+    }
 }
 
 void keys_hold(key_entry *entry, inference *inf) {
@@ -283,12 +337,13 @@ ckks_status keys_acquire(server *s, inference *inf, bool *is_ready, ckks_error *
         list_append(&k->resident, &entry->age);
         return CKKS_OK;
     }
-    if (entry->residency == KEYS_ON_DISK) {
-        if (k->loads_running >= LOADS_MAX)
-            return ckks_error_set(err, CKKS_QUEUE_FULL, "keys",
-                                  "other key sets are on their way to the device");
-        if ((rc = make_room(k, entry->record.resident_bytes, err)) != CKKS_OK) return rc;
-        load_start(entry);
+    if (entry->residency == KEYS_ON_DISK && list_is_empty(&entry->age)) {
+        if (list_count(&k->loading) >= LOADS_MAX) {
+            list_append(&k->wanted, &entry->age);
+        } else {
+            if ((rc = make_room(k, entry->record.resident_bytes, err)) != CKKS_OK) return rc;
+            load_start(entry);
+        }
     }
     list_remove(&inf->key_link);
     list_append(&entry->waiting, &inf->key_link);
@@ -318,6 +373,8 @@ ckks_status keys_open(server *s, ckks_error *err) {
                                     .allow_insecure = c->allow_insecure};
     for (uint32_t i = 0; i < KEYS_BUCKETS; i++) list_init(&k->buckets[i]);
     list_init(&k->resident);
+    list_init(&k->loading);
+    list_init(&k->wanted);
     list_init(&k->jobs);
     list_init(&k->contexts);
     pthread_mutex_init(&k->contexts_lock, NULL);

@@ -11,8 +11,9 @@
 #include "daemon/keystore.h"
 #include "daemon/loop.h"
 
-#define KEYS_BUCKETS  256u
-#define KEYS_JOBS_MAX 128u
+#define KEYS_BUCKETS         256u
+#define KEYS_JOBS_MAX        128u
+#define KEYS_TENANT_JOBS_MAX 16u /* of them of one tenant */
 
 struct server;
 struct inference;
@@ -22,7 +23,7 @@ typedef enum key_residency { KEYS_ON_DISK, KEYS_LOADING, KEYS_RESIDENT } key_res
 
 typedef struct key_entry {
     list_node link; /* in its bucket; in none once deleted */
-    list_node age;  /* in keys.resident, least recently used first, while RESIDENT */
+    list_node age;  /* in keys.resident, least recently used first; in keys.loading; in keys.wanted */
     struct server *server;
     keystore_record record;
     key_residency residency;
@@ -43,6 +44,7 @@ typedef struct key_job {
     struct server *server;
     void (*run)(struct key_job *job);
     void (*done)(struct key_job *job);
+    const char *tenant; /* in the job; NULL: nobody's */
 } key_job;
 
 /* A ring's tables, shared by every key set of one parameter id; lives until the daemon ends. */
@@ -54,10 +56,11 @@ typedef struct key_context {
 typedef struct key_registry {
     keystore *store;
     list_node buckets[KEYS_BUCKETS];
-    list_node resident;
-    list_node jobs; /* waiting for the writer */
+    list_node resident, loading;
+    list_node wanted; /* to be loaded, when others are: first come, first served, but tenants take turns */
+    list_node jobs;   /* waiting for the writer */
     bool is_writing;
-    uint32_t loads_running;
+    char served[TOKEN_NAME_MAX + 1]; /* whose job the writer took last */
     uint64_t resident_bytes_max;
     pthread_mutex_t contexts_lock;
     list_node contexts;
@@ -83,17 +86,18 @@ ckks_status keys_satisfy(const key_entry *entry, const key_requirement *requirem
 /* keys_hold keeps the entry from being freed until keys_let_go. */
 void keys_hold(key_entry *entry, struct inference *inf);
 /* keys_acquire (for a set that is held) pins the set for the inference: at once (*is_ready) or after a load,
- * when inference_keys_ready or inference_keys_failed is called. CKKS_RESOURCE_EXHAUSTED, CKKS_QUEUE_FULL,
- * CKKS_KEY_UNKNOWN if it was deleted meanwhile. */
+ * when inference_keys_ready or inference_keys_failed is called. CKKS_RESOURCE_EXHAUSTED, CKKS_KEY_UNKNOWN if
+ * it was deleted meanwhile. */
 ckks_status keys_acquire(struct server *s, struct inference *inf, bool *is_ready, ckks_error *err);
 /* keys_let_go: the inference needs its keys no more, or no longer waits for them. Safe to repeat. */
 void keys_let_go(struct server *s, struct inference *inf);
 
+/* keys_submit: the writer takes jobs as they come, but tenants in turn. */
 void keys_submit(struct server *s, key_job *job);
-/* keys_waiting: jobs that wait for the writer. A call outlives its connection, so that contexts alone do not
- * bound how many messages (up to 16 MiB each) peers that come and go can leave here: handlers refuse at
- * KEYS_JOBS_MAX. */
-uint32_t keys_waiting(const struct server *s);
+/* keys_admit: may a call of this tenant wait for the writer too? A call outlives its connection, so that
+ * contexts alone do not bound how many messages (up to 16 MiB each) peers that come and go can leave here;
+ * and each holds a context that others need. CKKS_QUEUE_FULL. */
+ckks_status keys_admit(const struct server *s, const char *tenant, ckks_error *err);
 /* Is the pool at work for us? */
 bool keys_are_idle(const struct server *s);
 /* At start and every minute or so: notes uses in the catalogue, expires uploads, evicts key sets that nobody

@@ -26,8 +26,9 @@
 #define SPIN_CORES_MIN    8
 #define SPIN_US           200u
 
-#define DESCRIPTORS_SPARE 256u /* files, listeners, operators' connections, and those that are turned away   \
-                                */
+#define DESCRIPTORS_SPARE                                                                                    \
+    256u /* files, listeners, operators' connections, and those that are turned away                         \
+          */
 
 /* ---- budget ---- */
 

@@ -1,4 +1,6 @@
 /* Duplicates, deadlines, cancelling and full queues, against a running daemon. */
+#include "daemon/keys.h"
+#include "kernels/base/bytes.h"
 #include "tests/support/daemon_words.h"
 
 static void a_retry_gets_the_same_reply_without_a_second_evaluation(void **state) {
@@ -205,6 +207,93 @@ static void a_full_queue_is_refused_at_once_with_a_hint(void **state) {
     assert_int_equal(end(b, NULL), 0);
 }
 
+static nng_socket ask_status(tiny_client *c) {
+    Ckksd__V1__KeyStatusRequest input = CKKSD__V1__KEY_STATUS_REQUEST__INIT;
+    const daemon_call call = {
+        .socket = DAEMON_CONTROL, .method = "Keys/KeyStatus", .token = c->token, .input = &input.base};
+    input.has_key_set = true, input.key_set = (ProtobufCBinaryData){KEY_SET_ID_BYTES, c->keys.id};
+    nng_socket s = daemon_dial(&d, DAEMON_CONTROL);
+    daemon_send(s, daemon_frame(&call));
+    return s;
+}
+
+/* The key store is at work for the daemon itself; then alice asks it for more than she may. */
+static void a_tenants_calls_of_the_key_store_leave_room_for_others(void **state) {
+    (void)state;
+    enum { ASKED = KEYS_TENANT_JOBS_MAX + 1 };
+    nng_socket asked[ASKED];
+    int refused = -1;
+    nng_msg *reply = NULL;
+    daemon_start(&d, NULL, gate_shut(), "CKKSD_TEST_GATE_KEYS=1");
+    gate_wait();
+    for (int i = 0; i < ASKED; i++) asked[i] = ask_status(&alice);
+    for (int ms = 0; ms < EVENT_MS && refused < 0; ms++) {
+        for (int i = 0; i < ASKED && refused < 0; i++)
+            if (nng_recvmsg(asked[i], &reply, NNG_FLAG_NONBLOCK) == 0) refused = i;
+        usleep(1000);
+    }
+    assert_true(refused >= 0);
+    nng_msg_free(reply);
+    nng_close(asked[refused]);
+    assert_true(daemon_logged(&d, "error=CKKS_QUEUE_FULL"));
+    assert_int_equal(control_code("Health/Check", NULL, NULL), 0);
+    nng_socket other = ask_status(&bob);
+    for (int i = 0; i < 3; i++) { /* the daemon's, one of alice's, bob's */
+        gate_open(1);
+        if (i < 2) gate_wait();
+    }
+    assert_int_equal(end(other, NULL), 0);
+    gate_open(KEYS_TENANT_JOBS_MAX - 1);
+    for (int i = 0; i < ASKED; i++)
+        if (i != refused) assert_int_equal(end(asked[i], NULL), 0);
+}
+
+/* A load stops at a payload that is a pipe, until somebody opens it to write: that fails the load. */
+static void hold_load(const tiny_client *c, char path[160]) {
+    char hex[2 * KEY_SET_ID_BYTES + 1];
+    snprintf(path, 160, "%s/data/payload/%s", d.folder, hex_encode(hex, c->keys.id, KEY_SET_ID_BYTES));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+}
+static void let_load_go(const char *path) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
+static void key_sets_wait_for_their_load_and_tenants_take_turns(void **state) {
+    (void)state;
+    static const uint8_t id[16] = "taken back";
+    Ckksd__V1__CancelRequest cancel = CKKSD__V1__CANCEL_REQUEST__INIT;
+    tiny_client slow[3]; /* alice's: two that are loaded, and one behind them */
+    char path[3][160];
+    nng_socket waiting[3];
+    cancel.has_request_id = true;
+    cancel.request_id = (ProtobufCBinaryData){sizeof id, (uint8_t *)(uintptr_t)id};
+    start_with_keys(NULL, NULL, NULL);
+    tiny_client_register(&bob);
+    for (int i = 0; i < 3; i++) {
+        tiny_client_init(&slow[i], &d, d.alice);
+        tiny_client_register(&slow[i]);
+        hold_load(&slow[i], path[i]);
+        waiting[i] = begin(&slow[i], NULL, 0);
+        metric_wait("ckksd_queue_depth", i + 1);
+    }
+    nng_socket gone = begin(&alice, id, 0), other = begin(&bob, NULL, 0);
+    metric_wait("ckksd_queue_depth", 5);
+    assert_int_equal(control_code("Inference/Cancel", d.alice, &cancel.base), 0);
+    assert_int_equal(end(gone, NULL), RPC_CANCELLED); /* nobody waits for its set any more */
+    let_load_go(path[0]);
+    assert_int_equal(end(other, NULL), 0); /* before the third of hers */
+    let_load_go(path[1]);
+    let_load_go(path[2]);
+    for (int i = 0; i < 3; i++) {
+        assert_int_not_equal(end(waiting[i], NULL), 0);
+        tiny_client_fini(&slow[i]);
+    }
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -216,6 +305,8 @@ int main(void) {
         T(orphaned_work_leaves_the_queue),
         T(a_passed_deadline_is_answered_in_time),
         T(a_queued_request_can_be_cancelled_by_its_tenant_only),
+        T(a_tenants_calls_of_the_key_store_leave_room_for_others),
+        T(key_sets_wait_for_their_load_and_tenants_take_turns),
         T(a_full_queue_is_refused_at_once_with_a_hint),
     };
     signal(SIGPIPE, SIG_IGN);
