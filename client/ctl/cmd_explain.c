@@ -26,7 +26,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->explain = (explain_options){.device_kind = DEVICE_CPU, .measures = true, .predicts = true};
         return 0;
     case OPTION_HTML:
-        a->html = argument;
+        a->html = ctl_take_output(state, argument, "html");
         return 0;
     case OPTION_DEVICE:
         a->explain.device_kind = ctl_take_device(state, argument);

@@ -33,7 +33,7 @@ static error_t parse_encrypt(int key, char *argument, struct argp_state *state) 
         state->child_inputs[0] = &a->common;
         return 0;
     case 'o':
-        a->output = argument;
+        a->output = ctl_take_output(state, argument, "output");
         return 0;
     case OPTION_PUBLIC:
         a->use_public = true;

@@ -94,7 +94,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->has_key_set = true;
         return 0;
     case 'o':
-        a->output = argument;
+        a->output = ctl_take_output(state, argument, "output");
         return 0;
     case OPTION_ROWS:
         a->source.limit = ctl_take_count(state, argument, UINT32_MAX, "rows");

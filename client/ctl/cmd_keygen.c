@@ -273,6 +273,6 @@ int command_keygen(int argc, char **argv) {
     json_discard(&j);
     for (uint32_t i = 0; i < count; i++) free(groups[i].keys);
     if (rc != CKKS_OK) return ctl_fail(o, &err);
-    if (!a.dry_run) ctl_note(o, "next: ckksctl register");
+    if (!a.dry_run) ctl_note(o, "next: ckksctl register%s%s", o->key ? " --key " : "", o->key ? o->key : "");
     return EXIT_GOOD;
 }

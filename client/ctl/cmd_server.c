@@ -257,7 +257,7 @@ static error_t parse_metadata(int key, char *argument, struct argp_state *state)
         state->child_inputs[0] = &a->common;
         return 0;
     case 'o':
-        a->output = argument;
+        a->output = ctl_take_output(state, argument, "output");
         return 0;
     case ARGP_KEY_ARG:
         ctl_take_one(state, &a->model, argument);

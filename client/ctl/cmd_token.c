@@ -57,7 +57,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->scopes = argument;
         return 0;
     case 'o':
-        a->output = argument;
+        a->output = ctl_take_output(state, argument, "output");
         return 0;
     case OPTION_KEY_BYTES:
         a->quota.key_bytes = ctl_take_count(state, argument, UINT64_MAX, "key-bytes");

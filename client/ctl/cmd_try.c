@@ -85,7 +85,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->calibration = argument;
         return 0;
     case 'o':
-        a->output = argument;
+        a->output = ctl_take_output(state, argument, "output");
         return 0;
     case OPTION_LAYOUT:
         if (!strcmp(argument, "throughput"))

@@ -323,6 +323,12 @@ const char *ctl_take_model(struct argp_state *state, const char *text) {
     return text;
 }
 
+const char *ctl_take_output(struct argp_state *state, const char *text, const char *name) {
+    if (!text[0] || !strcmp(text, "-"))
+        argp_error(state, "--%s takes the name of a file (one that is called - is ./-)", name);
+    return text;
+}
+
 void ctl_need(struct argp_state *state, const char *given, const char *name, const char *what) {
     if (!given) argp_error(state, "%s is missing: %s", name, what);
 }

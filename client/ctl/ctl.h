@@ -186,10 +186,13 @@ int command_version(int argc, char **argv);
  * ctl_take_one keeps an argument that there is one of at most: *to must be NULL still.
  * ctl_refuse_more is for one that has no place at all.
  * ctl_take_model returns MODEL[/VERSION] (or the path of a file) as it is; not where it ends at its slash.
- * ctl_need: at the end of the line, is `given` not NULL? `name` as the usage line has it, `what` it is. */
+ * ctl_take_output is for a file to be written: a "-" would be a file that is called so, with a token in it,
+ * say. ctl_need: at the end of the line, is `given` not NULL? `name` as the usage line has it, `what` it is.
+ */
 void ctl_take_one(struct argp_state *state, const char **to, const char *text);
 void ctl_refuse_more(struct argp_state *state, const char *text);
 const char *ctl_take_model(struct argp_state *state, const char *text);
+const char *ctl_take_output(struct argp_state *state, const char *text, const char *name);
 void ctl_need(struct argp_state *state, const char *given, const char *name, const char *what);
 /* Values of options: a whole number from 1 to max of --name; the word of --device. */
 uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max, const char *name);

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 int ctl_exit_code(const ckks_error *err) {
@@ -17,18 +18,23 @@ int ctl_exit_code(const ckks_error *err) {
 }
 
 /* What to do about it; "" where the message says all. */
-static const char *way_out(const ckks_error *err) {
+static const char *way_out(const ckks_error *err, bool has_key) {
     switch (err->code) {
     case CKKS_KEY_UNKNOWN:
     case CKKS_KEY_EVICTED:
-        return "upload the keys again: ckksctl register";
+        return has_key ? "upload these keys: ckksctl register, with the same --key"
+                       : "upload the keys again: ckksctl register";
     case CKKS_KEY_MISSING:
+        if (has_key)
+            return "make and upload what the model needs, both with the same --key: ckksctl keygen --for "
+                   "MODEL "
+                   "&& ckksctl register";
         return "make and upload what the model needs: ckksctl keygen --for MODEL && ckksctl register";
     case CKKS_PARAMS_MISMATCH:
     case CKKS_LINEAGE_MISMATCH:
         return "use the key that was made for this model (--key), or make one: ckksctl keygen --for MODEL";
     case CKKS_CONFIG_RETIRED:
-        return "the model was replaced meanwhile: run the command again";
+        return "the model was replaced: run the command again, without a /VERSION or saved metadata";
     case CKKS_AUTH:
         return "give a token that the server knows: --token-file, or ckksctl profile --token-file FILE";
     case CKKS_PERMISSION_DENIED:
@@ -62,6 +68,7 @@ int ctl_fail(const ctl_options *options, const ckks_error *err) {
     ckks_error_print(&copy, text, sizeof text);
     text_make_printable(text); /* it quotes names of files and cells of tables */
     const int code = ctl_exit_code(err);
+    const char *advice = way_out(err, options && options->key);
     if (options && options->json) {
         json_writer j;
         json_begin(&j);
@@ -71,14 +78,14 @@ int ctl_fail(const ctl_options *options, const ckks_error *err) {
         json_bool(&j, "from_server", is_remote);
         json_string(&j, "field", err->field);
         json_string(&j, "message", err->message[0] ? err->message : ckks_status_text(err->code));
-        json_string(&j, "advice", way_out(err));
+        json_string(&j, "advice", advice);
         json_integer(&j, "exit", (uint64_t)code);
         json_close_object(&j);
         json_close_object(&j);
         json_end(&j);
     }
     fprintf(stderr, "ckksctl: %s\n", text);
-    if (way_out(err)[0]) fprintf(stderr, "  %s\n", way_out(err));
+    if (advice[0]) fprintf(stderr, "  %s\n", advice);
     return code;
 }
 
@@ -136,6 +143,25 @@ void ctl_print_value(double value, double step) {
     printf("\t%s", ctl_value(text, value, step));
 }
 
+/* On one line: what is wrapped could not be drawn over. The bar gives way to the text, which is cut at last.
+ */
+static void draw(const ctl_bar *bar, double share, const char *said) {
+    static const char full[] = "##############################";
+    char text[160];
+    struct winsize window = {0};
+    const int columns =
+        ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : 80;
+    int width = columns - 1 - (int)(strlen(bar->what) + strlen(said) + sizeof " [] " - 1);
+    if (width > (int)sizeof full - 1) width = (int)sizeof full - 1;
+    const int filled = (int)(share * width);
+    if (width >= 4)
+        snprintf(text, sizeof text, "%s [%.*s%*s] %s", bar->what, filled, full, width - filled, "", said);
+    else
+        snprintf(text, sizeof text, "%s %s", bar->what, said);
+    fprintf(stderr, "\r%.*s\x1b[K", columns - 1, text);
+    fflush(stderr);
+}
+
 void ctl_bar_begin(ctl_bar *bar, const ctl_options *options, const char *what, bool is_bytes) {
     *bar = (ctl_bar){.what = what, .is_bytes = is_bytes};
     bar->is_on = isatty(STDERR_FILENO) && !options->quiet && !options->json;
@@ -143,31 +169,28 @@ void ctl_bar_begin(ctl_bar *bar, const ctl_options *options, const char *what, b
 
 void ctl_bar_update(void *context, uint64_t done, uint64_t total) {
     ctl_bar *bar = context;
-    char have[32], all[32];
+    char have[32], all[32], said[80];
     const uint64_t now = rpc_now_ns();
     if (!bar->is_on || total == 0 || (done < total && now - bar->shown_ns < 50000000u)) return;
     bar->shown_ns = now;
-    const int width = 30, filled = (int)((double)done / (double)total * width);
     if (bar->is_bytes)
         ctl_bytes(have, done), ctl_bytes(all, total);
     else
         snprintf(have, sizeof have, "%llu", (unsigned long long)done),
             snprintf(all, sizeof all, "%llu", (unsigned long long)total);
-    fprintf(stderr, "\r%s [%.*s%*s] %s of %s\x1b[K", bar->what, filled, "##############################",
-            width - filled, "", have, all);
-    fflush(stderr);
+    snprintf(said, sizeof said, "%s of %s", have, all);
+    draw(bar, (double)done / (double)total, said);
 }
 
 void ctl_bar_rows(ctl_bar *bar, uint64_t done, uint64_t thousandths, uint64_t row_count, uint64_t begin_ns) {
     const uint64_t now = rpc_now_ns();
     if (!bar->is_on || (thousandths < 1000 && now - bar->shown_ns < 50000000u)) return;
     bar->shown_ns = now;
-    const int width = 30, filled = (int)(thousandths * (uint64_t)width / 1000);
+    char said[96];
     const double seconds = (double)(now - begin_ns) * 1e-9;
-    fprintf(stderr, "\r%s [%.*s%*s] %llu rows, %llu %%, %.0f rows/s\x1b[K", bar->what, filled,
-            "##############################", width - filled, "", (unsigned long long)done,
-            (unsigned long long)thousandths / 10, seconds > 0 ? (double)row_count / seconds : 0.0);
-    fflush(stderr);
+    snprintf(said, sizeof said, "%llu rows, %llu %%, %.0f rows/s", (unsigned long long)done,
+             (unsigned long long)thousandths / 10, seconds > 0 ? (double)row_count / seconds : 0.0);
+    draw(bar, (double)thousandths / 1000, said);
 }
 
 void ctl_bar_end(ctl_bar *bar) {

@@ -140,7 +140,28 @@ static ckks_status check_header(const cell_list *names, ckks_error *err) {
         return ckks_error_set(err, CKKS_MALFORMED, "header", "the separator must be a comma");
     for (size_t i = 0; i < names->count; i++)
         if (!names->cell[i][0])
-            return ckks_error_set(err, CKKS_MALFORMED, "header", "column %zu has no name", i + 1);
+            return ckks_error_set(err, CKKS_MALFORMED, "header", "column %zu has no name%s", i + 1,
+                                  i ? "" : " (row numbers? pandas leaves them out with to_csv(index=False))");
+    return CKKS_OK;
+}
+
+/* What people have tables and arrays in besides, by how it begins: said as what it is, not as broken text. */
+static ckks_status check_beginning(const void *bytes, size_t size, ckks_error *err) {
+    static const struct {
+        const char *begin, *what;
+    } known[] = {
+        {"PK\x03\x04", "an archive (.npz, .xlsx, .ods): save the table as CSV, one array as .npy"},
+        {"PAR1", "a Parquet file: save it as CSV or .npy"},
+        {"\x89HDF\r\n", "an HDF5 file: save one array as .npy"},
+        {"\xff\xfe", "text in UTF-16: save it as CSV in UTF-8"},
+        {"\xfe\xff", "text in UTF-16: save it as CSV in UTF-8"},
+    };
+    if (size == 0) return ckks_error_set(err, CKKS_MALFORMED, "file", "the file is empty");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (size >= strlen(known[i].begin) && !memcmp(bytes, known[i].begin, strlen(known[i].begin)))
+            return ckks_error_set(err, CKKS_UNSUPPORTED, "file", "%s", known[i].what);
+    if (memchr(bytes, 0, size))
+        return ckks_error_set(err, CKKS_MALFORMED, "file", "not text: it has NUL bytes");
     return CKKS_OK;
 }
 
@@ -189,15 +210,17 @@ ckks_status csv_parse_part(csv_table *out, const void *bytes, size_t size, uint3
 
     *out = (csv_table){0};
     if (size >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) bytes = (const char *)bytes + 3, size -= 3;
-    if (size == 0) return ckks_error_set(err, CKKS_MALFORMED, "file", "the file is empty");
-    if (memchr(bytes, 0, size))
-        return ckks_error_set(err, CKKS_MALFORMED, "file", "not text: it has NUL bytes");
+    if ((rc = check_beginning(bytes, size, err)) != CKKS_OK) return rc;
     if (!(table.text = malloc(size + 1)))
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory");
     memcpy(table.text, bytes, size);
     table.text[size] = 0;
     csv_reader r = {table.text, 0, size, 1};
     if ((rc = read_row(&r, &names, &is_blank, &is_last, err)) != CKKS_OK) goto out;
+    if (is_blank) {
+        rc = ckks_error_set(err, CKKS_MALFORMED, "header", "line 1 is empty: it has the columns' names");
+        goto out;
+    }
     if ((rc = check_header(&names, err)) != CKKS_OK) goto out;
     if (first_line) r.line = first_line;
     table.column_count = (uint32_t)names.count;

@@ -60,7 +60,7 @@ typedef enum rpc_code {
     X(CKKS_KEY_UNKNOWN, RPC_NOT_FOUND, "KEY_UNKNOWN", false, "unknown key set")                              \
     X(CKKS_KEY_EVICTED, RPC_FAILED_PRECONDITION, "KEY_EVICTED", false, "key set was evicted: upload again")  \
     X(CKKS_KEY_MISSING, RPC_FAILED_PRECONDITION, "KEY_MISSING", false,                                       \
-      "the key set lacks a key that the model requires")                                                     \
+      "a key that the model requires is missing")                                                            \
     X(CKKS_CONFIG_RETIRED, RPC_FAILED_PRECONDITION, "CONFIG_RETIRED", false,                                 \
       "model version was retired: fetch its metadata again")                                                 \
     X(CKKS_FAILED_PRECONDITION, RPC_FAILED_PRECONDITION, "", false, "failed precondition")                   \

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """ckksctl in scripts: what a shell sees of it (exit codes, streams, files) when it is interrupted, watched, refused or out of disk."""
+import fcntl
 import json
 import os
 import pty
@@ -7,9 +8,11 @@ import resource
 import shutil
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -236,11 +239,12 @@ def a_full_disk_is_said_and_leaves_nothing(user):
     assert names(folder) == ["s.csv"]
 
 
-def watch(user, *arguments):
+def watch(user, *arguments, columns=80):
     """What is seen on a terminal."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(user.folder)
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         os.execve(CTL, ["ckksctl", *arguments], user.environment)
     seen = b""
     try:
@@ -264,6 +268,42 @@ def a_terminal_sees_progress_and_a_pipe_does_not(user):
         assert "[#" not in done.stdout + done.stderr and "\r" not in done.stdout + done.stderr, command
         assert user.expect(0, *command, "--quiet").stderr == "", command
         json.loads(user.expect(0, *command, "--json").stdout)
+
+
+def a_bar_stays_on_its_line_on_any_terminal(user):
+    for columns in (200, 80, 40, 20, 1):
+        for command in (["keygen", "--for", MODEL, "--renew"], ["register"], ["infer", MODEL, ROWS], ["infer", MODEL, ROWS, "-o", "narrow.csv"]):
+            seen = watch(user, *command, columns=columns)
+            drawn = [piece.split("\x1b[K")[0] for piece in seen.split("\r") if "\x1b[K" in piece]
+            assert drawn and all(len(piece) < columns for piece in drawn), (columns, command, drawn)
+            assert columns < 80 or any("[####" in piece for piece in drawn), (columns, command, drawn)
+            assert columns < 40 or any(piece for piece in drawn), (columns, command, drawn)
+
+
+def a_dash_is_no_output(user):
+    """It would be a file of that name: with a token in it, say."""
+    options = {}
+    for command in commands_of_the_program():
+        text = user.expect(0, command, "--help").stdout
+        options[command] = [name for name in ("--output", "--html") if name + "=" in text]
+    assert sum(map(len, options.values())) >= 7 and options["token"] and options["explain"], options
+    for command, names_of_files in options.items():
+        for option in names_of_files:
+            for name in ("-", ""):
+                is_named(user, [command, option, name], option)
+    assert not os.path.exists(user.path("-"))
+
+
+def advice_leads_on_with_another_key(user):
+    """The next command, as it is said, is the right one where the keys are not the profile's."""
+    said = user.expect(0, "keygen", "--for", MODEL, "--key", "sub/other").stderr
+    assert "next: ckksctl register --key sub/other" in said, said
+    done = user.expect(6, "infer", MODEL, ROWS, "--rows", "1", "--key", "sub/other")
+    assert "ckksctl register, with the same --key" in done.stderr, done.stderr
+    user.expect(0, "register", "--key", "sub/other")
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "--key", "sub/other")
+    done = user.expect(6, "infer", MODEL, ROWS, "--rows", "1", "--key", "nowhere/")
+    assert "a key that the model requires is missing" in done.stderr and "with the same --key" in done.stderr, done.stderr
 
 
 def dumps_core(user, is_at_work, *command):
@@ -328,6 +368,9 @@ def main():
     tests.run(an_interrupted_stream_goes_on_and_has_no_rival, user)
     tests.run(a_full_disk_is_said_and_leaves_nothing, user)
     tests.run(a_terminal_sees_progress_and_a_pipe_does_not, user)
+    tests.run(a_bar_stays_on_its_line_on_any_terminal, user)
+    tests.run(a_dash_is_no_output, user)
+    tests.run(advice_leads_on_with_another_key, user)
     tests.run(tokens_made_at_the_same_time_all_work, user)
     tests.run(secrets_are_in_no_core_dump_and_on_no_command_line, user)
     assert daemon.stop() == 0

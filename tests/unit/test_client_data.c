@@ -325,6 +325,36 @@ static void csv_refuses_text_that_could_shift_values(void **state) {
     csv_table t;
     ckks_error err = {0};
     assert_int_equal(csv_parse(&t, "a,b\n1,\0\n", 9, &err), CKKS_MALFORMED);
+    static const struct {
+        const char *text, *word;
+        size_t bytes;
+    } foreign[] = {{"PK\x03\x04\0\0", ".npz", 6},
+                   {"PAR1\x15\r", "Parquet", 6},
+                   {"\x89HDF\r\n\x1a\n", "HDF5", 8},
+                   {"\xff\xfe"
+                    "a\0",
+                    "UTF-16", 4},
+                   {"\xfe\xff\0a", "UTF-16", 4}};
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        ckks_error said = {0};
+        assert_int_equal(csv_parse(&t, foreign[i].text, foreign[i].bytes, &said), CKKS_UNSUPPORTED);
+        assert_non_null(strstr(said.message, foreign[i].word));
+    }
+    static const struct {
+        const char *text, *message;
+    } headers[] = {
+        {"\na,b\n1,2\n", "line 1 is empty: it has the columns' names"},
+        {"\n", "line 1 is empty: it has the columns' names"},
+        {",a,b\n0,1,2\n",
+         "column 1 has no name (row numbers? pandas leaves them out with to_csv(index=False))"},
+        {"a,b,\n1,2,\n", "column 3 has no name"},
+    };
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        ckks_error said = {0};
+        assert_int_equal(parse(&t, headers[i].text, &said), CKKS_MALFORMED);
+        assert_string_equal(said.field, "header");
+        assert_string_equal(said.message, headers[i].message);
+    }
     static char wide[DATA_CELL_BYTES_MAX + 16] = "a\n";
     memset(wide + 2, '1', DATA_CELL_BYTES_MAX + 1);
     assert_int_equal(parse(&t, wide, NULL), CKKS_TOO_LARGE);
