@@ -409,6 +409,8 @@ static void every_bad_shape_is_refused_by_kernel_and_field(void **state) {
           a.unary.out.basis.q_count = 2, "a");
     ALIAS(KERNEL_NEGATE, a.unary.a = poly('O', 1, 3, 0); a.unary.out = a.unary.a;
           a.unary.out.basis.q_first = 1; a.unary.out.basis.q_count = 2, "a");
+    ALIAS(KERNEL_NEGATE, a.unary.a = poly('O', 2, 2, 0); a.unary.out = a.unary.a;
+          a.unary.out.component_stride = 3, "a");
     INVALID(KERNEL_ADD_PLAIN, a.binary.b.component_count = 2, "b");
     INVALID(KERNEL_MULTIPLY_PLAIN, a.binary.out.component_count = 3, "out");
     ALIAS(KERNEL_MULTIPLY_PLAIN, a.binary.b.words = at('O'), "b");
