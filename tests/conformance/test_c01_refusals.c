@@ -89,6 +89,30 @@ static ckks_status writes_elsewhere(void *context, graph_region *region, const c
     return writes(b, b->wrong, region, in, count, err);
 }
 
+/* Only where it is recorded: no warm-up run shows it. From `before` bytes before its output's end on. */
+static ckks_status fills_at_the_end(void *context, graph_region *region, const ckks_value *in, uint32_t count,
+                                    uint64_t before, uint64_t bytes, ckks_error *err) {
+    bad_callable *b = context;
+    device_stream *stream = region->evaluator->stream;
+    const ckks_status rc = b->t.config.callable(&b->t, region, in, count, err);
+    if (rc != CKKS_OK || !device_is_recording(stream)) return rc;
+    uint8_t *end = (uint8_t *)region->outputs[0].words + region->outputs[0].signature.bytes;
+    return device_fill(stream, end - before, 0, bytes, err);
+}
+static ckks_status writes_past_its_output(void *context, graph_region *region, const ckks_value *in,
+                                          uint32_t count, ckks_error *err) {
+    return fills_at_the_end(context, region, in, count, 8, 16, err);
+}
+static ckks_status records_another_last_word(void *context, graph_region *region, const ckks_value *in,
+                                             uint32_t count, ckks_error *err) {
+    return fills_at_the_end(context, region, in, count, 8, 8, err);
+}
+/* where the random state of a program that draws would be */
+static ckks_status writes_behind_its_output(void *context, graph_region *region, const ckks_value *in,
+                                            uint32_t count, ckks_error *err) {
+    return fills_at_the_end(context, region, in, count, 0, 8, err);
+}
+
 static ckks_status gives_up(void *context, graph_region *region, const ckks_value *in, uint32_t count,
                             ckks_error *err) {
     (void)context, (void)region, (void)in, (void)count;
@@ -143,6 +167,9 @@ static void capture_refuses_what_a_recording_may_not_do(void **state) {
         {names_twice, NULL, CKKS_INVALID_ARGUMENT, "warmup"},
         {writes_its_input, NULL, CKKS_RECORDING_VIOLATION, "capture"},
         {writes_elsewhere, &on_device, CKKS_RECORDING_VIOLATION, "capture"},
+        {writes_past_its_output, NULL, CKKS_RECORDING_VIOLATION, "capture"},
+        {writes_behind_its_output, NULL, CKKS_RECORDING_VIOLATION, "capture"},
+        {records_another_last_word, NULL, CKKS_INTERNAL, "first replay"},
         {gives_up, NULL, CKKS_PRECISION, "warmup"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
