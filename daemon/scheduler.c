@@ -21,7 +21,7 @@ void scheduler_tenant_init(scheduler_tenant *tenant, uint32_t weight, uint32_t i
 
 typedef struct totals {
     uint32_t items, tenant_items, model_items;
-    uint64_t bytes;
+    uint64_t bytes, tenant_bytes;
 } totals;
 
 static void add_up(totals *t, const list_node *items, bool is_own, uint32_t model) {
@@ -31,6 +31,7 @@ static void add_up(totals *t, const list_node *items, bool is_own, uint32_t mode
         t->tenant_items += is_own;
         t->model_items += item->model == model;
         t->bytes += item->bytes;
+        if (is_own) t->tenant_bytes += item->bytes;
         CKKS_ASSERT(link->next);
     }
 }
@@ -45,6 +46,11 @@ static totals total_of(const scheduler *s, const scheduler_tenant *own, uint32_t
         CKKS_ASSERT(link->next); /* links of a list that is in use are never NULL */
     }
     return t;
+}
+
+static uint64_t tenant_bytes_max(const scheduler *s) {
+    return s->tenant_items_max < s->items_max ? s->bytes_max / s->items_max * s->tenant_items_max
+                                              : s->bytes_max;
 }
 
 ckks_status scheduler_admit(scheduler *s, scheduler_tenant *tenant, scheduler_item *item, ckks_error *err) {
@@ -64,6 +70,10 @@ ckks_status scheduler_admit(scheduler *s, scheduler_tenant *tenant, scheduler_it
     if (!size_add(&bytes, t.bytes, item->bytes) || bytes > s->bytes_max)
         return ckks_error_set(err, CKKS_QUEUE_FULL, "bytes_max", "%llu bytes of requests wait or run",
                               (unsigned long long)t.bytes);
+    if (t.tenant_items && t.tenant_bytes + item->bytes > tenant_bytes_max(s))
+        return ckks_error_set(err, CKKS_QUEUE_FULL, "bytes_max",
+                              "%llu bytes of the tenant's requests wait or run: its share of bytes_max",
+                              (unsigned long long)t.tenant_bytes);
     if (list_is_empty(&tenant->link)) {
         list_append(&s->tenants, &tenant->link);
         if (tenant->virtual_ns < s->virtual_ns) tenant->virtual_ns = s->virtual_ns; /* idling earns nothing */

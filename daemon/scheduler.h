@@ -1,6 +1,7 @@
 /*
- * Admission and order of inference requests. Bounded by count and bytes, in all and per model and tenant;
- * full means refused now. Between tenants: weighted fair by a virtual clock (each start charges the tenant
+ * Admission and order of inference requests. Bounded by count, in all and per model and tenant, and by bytes,
+ * in all and per tenant, who has the same share of them as of the count, and one request in any case; full
+ * means refused now. Between tenants: weighted fair by a virtual clock (each start charges the tenant
  * the expected cost over its weight; an idle tenant earns no credit). Within a tenant: priority, then
  * arrival.
  *

@@ -69,8 +69,28 @@ static void bytes_are_bounded_and_cannot_overflow(void **state) {
     assert_int_equal(admit(&alice, &items[1], &err), CKKS_QUEUE_FULL);
     assert_string_equal(err.field, "bytes_max");
     assert_int_equal(admit(&alice, &items[3], NULL), CKKS_QUEUE_FULL);
-    assert_int_equal(admit(&alice, &items[2], NULL), CKKS_OK);
+    assert_int_equal(admit(&bob, &items[2], NULL), CKKS_OK);
     assert_int_equal(scheduler_bytes(&s), 1000);
+}
+
+/* six of eight requests, so 750 of 1,000 bytes */
+static void a_tenant_has_its_share_of_the_bytes_and_one_request_in_any_case(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    items[0].bytes = 600, items[1].bytes = 151, items[2].bytes = 150, items[3].bytes = 250;
+    assert_int_equal(admit(&alice, &items[0], NULL), CKKS_OK);
+    assert_int_equal(admit(&alice, &items[1], &err), CKKS_QUEUE_FULL);
+    assert_string_equal(err.field, "bytes_max");
+    assert_int_equal(admit(&alice, &items[2], NULL), CKKS_OK);
+    assert_int_equal(admit(&bob, &items[3], NULL), CKKS_OK); /* what another left is there */
+    scheduler_remove(&s, &items[0]), scheduler_remove(&s, &items[2]), scheduler_remove(&s, &items[3]);
+    items[4].bytes = 1000;
+    assert_int_equal(admit(&alice, &items[4], NULL), CKKS_OK);
+    scheduler_remove(&s, &items[4]);
+    s.tenant_items_max = 8; /* no tenant is held to less than all */
+    items[5].bytes = 900, items[6].bytes = 100;
+    assert_int_equal(admit(&alice, &items[5], NULL), CKKS_OK);
+    assert_int_equal(admit(&alice, &items[6], NULL), CKKS_OK);
 }
 
 static void a_tenants_own_quota_is_a_quota_and_not_a_full_queue(void **state) {
@@ -180,6 +200,7 @@ int main(void) {
         T(each_bound_refuses_and_names_itself),
         T(the_bound_of_a_model_counts_all_tenants),
         T(bytes_are_bounded_and_cannot_overflow),
+        T(a_tenant_has_its_share_of_the_bytes_and_one_request_in_any_case),
         T(a_tenants_own_quota_is_a_quota_and_not_a_full_queue),
         T(held_queued_and_running_all_count_until_removed),
         T(within_a_tenant_priority_then_arrival_decides),
