@@ -82,6 +82,9 @@ static int check_only(const config *c) {
         fprintf(stderr, "ckksd: %s\n", err.message);
         return EXIT_CONFIG;
     }
+    char text[256];
+    if (c->device_kind != DEVICE_CUDA && server_describe_slots(c, text, sizeof text))
+        fprintf(stderr, "ckksd: on a CPU, %s\n", text);
     printf("%s: good; %zu token%s in %s\n", c->file, tokens.count, tokens.count == 1 ? "" : "s", c->tokens);
     token_table_fini(&tokens);
     return EXIT_SUCCESS;

@@ -67,6 +67,11 @@ void server_request_finished(server *s);
 bool server_is_ready(const server *s);
 /* slots that there are or will be */
 uint32_t server_slot_count(const server *s);
+/* server_cores: that this process may run on; at least 1. Any thread. */
+uint32_t server_cores(void);
+/* server_describe_slots: what more slots than cores cost on a CPU, into text; false: there are no more. Any
+ * thread. */
+bool server_describe_slots(const config *c, char *text, size_t size);
 bool server_is_admin(const server *s, uint64_t uid);
 uint32_t server_retry_hint_ms(const server *s);
 /* something about readiness may have changed */

@@ -9,7 +9,9 @@
 #include "daemon/server_internal.h"
 #include "proto/local_memory.h"
 
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -23,7 +25,7 @@
 #define STOP_EXTENSION_S  30u /* more than server_stop takes after the last tick */
 #define ROUSE_BYTES_MIN   4096u
 #define BLOCK_BYTES       (1ull << 20)
-#define SPIN_CORES_MIN    8
+#define SPIN_CORES_MIN    8u
 #define SPIN_US           200u
 
 #define DESCRIPTORS_SPARE                                                                                    \
@@ -163,14 +165,31 @@ static void on_lost(void *data, transport_context *context) {
     request_lost(context);
 }
 
+/* Not the cores that there are: a container or a service may have fewer. */
+uint32_t server_cores(void) {
+    cpu_set_t set;
+    const long count =
+        sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 1 ? (uint32_t)count : 1;
+}
+
+bool server_describe_slots(const config *c, char *text, size_t size) {
+    const uint32_t cores = server_cores();
+    if (c->slot_count <= cores) return false;
+    snprintf(text, size,
+             "%u slots on %u core%s: requests would take turns on a core, each with memory of its own, which "
+             "costs an eighth of the throughput: count = %u in [slots]",
+             c->slot_count, cores, cores == 1 ? "" : "s", cores);
+    return true;
+}
+
 static ckks_status open_device(server *s, ckks_error *err) {
     const config *c = &s->config;
     const bool is_default = c->device_selector[0] == 0;
     const uint32_t slots_wanted = c->slot_count ? c->slot_count : 1;
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t threads = c->device_threads;
-    if (threads == 0 && cores > 0)
-        threads = (uint32_t)cores / slots_wanted ? (uint32_t)cores / slots_wanted : 1;
+    const uint32_t share = server_cores() / slots_wanted;
+    const uint32_t threads = c->device_threads ? c->device_threads : share ? share : 1;
+    char text[256];
     const device_config wanted = {.kind = (device_kind)c->device_kind,
                                   .selector = is_default ? NULL : c->device_selector,
                                   .threads = threads,
@@ -180,6 +199,9 @@ static ckks_status open_device(server *s, ckks_error *err) {
         log_write(LOG_LEVEL_NOTICE, "event=device device=\"%s\" id=%s why=\"%s\"", device_describe(s->device),
                   device_hardware_id(s->device)[0] ? device_hardware_id(s->device) : "-",
                   device_reason(s->device));
+    if (rc == CKKS_OK && device_get_kind(s->device) == DEVICE_CPU &&
+        server_describe_slots(c, text, sizeof text))
+        log_write(LOG_LEVEL_WARNING, "event=slots_over_cores message=\"%s\"", text);
     return rc;
 }
 
@@ -187,9 +209,7 @@ static ckks_status open_device(server *s, ckks_error *err) {
 static void set_spin(server *s) {
     uint64_t us = s->config.spin_us;
     if (us == CONFIG_AUTO)
-        us = device_get_kind(s->device) != DEVICE_CPU && sysconf(_SC_NPROCESSORS_ONLN) >= SPIN_CORES_MIN
-                 ? SPIN_US
-                 : 0;
+        us = device_get_kind(s->device) != DEVICE_CPU && server_cores() >= SPIN_CORES_MIN ? SPIN_US : 0;
     s->loop.spin_ns = s->slots.spin_ns = us * 1000;
 }
 

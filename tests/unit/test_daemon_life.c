@@ -1,8 +1,10 @@
 /* How the daemon starts, survives a device error, drains and comes back. */
 #include "tests/support/daemon_words.h"
+#include "tests/support/fixtures.h"
 
 #include <math.h>
 #include <nng/protocol/reqrep0/req.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -153,14 +155,16 @@ static void the_limit_of_descriptors_is_raised_for_the_connections_allowed(void 
     assert_int_equal(daemon_stop(&d), 0);
 }
 
-static int check_configuration(const char *kind) {
+static int check_configuration(const char *kind, uint32_t slots) {
     char command[512], path[128];
     const char *build = getenv("B");
     snprintf(path, sizeof path, "%s/checked.conf", d.folder);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    fprintf(file, "[server]\nmodels = %s\ndata = %s/data\ntokens = %s/tokens\n[device]\nkind = %s\n", models,
-            d.folder, d.folder, kind);
+    fprintf(file,
+            "[server]\nmodels = %s\ndata = %s/data\ntokens = %s/tokens\n[device]\nkind = %s\n[slots]\ncount "
+            "= %u\n",
+            models, d.folder, d.folder, kind, slots);
     fclose(file);
     snprintf(command, sizeof command, "%s/tests/ckksd-fault --check-config --config %s >%s/said 2>&1",
              build ? build : "build/gcc", path, d.folder);
@@ -168,23 +172,47 @@ static int check_configuration(const char *kind) {
     return WIFEXITED(rc) ? WEXITSTATUS(rc) : -1;
 }
 
-static void a_device_that_this_build_lacks_is_refused_before_the_start(void **state) {
-    (void)state;
-    char text[512] = "", path[128];
-    assert_int_equal(check_configuration("cpu"), 0);
-    assert_int_equal(check_configuration("auto"), 0);
-    const int code = check_configuration("cuda");
+static bool was_said(const char *what) {
+    char text[1024] = "", path[128];
     snprintf(path, sizeof path, "%s/said", d.folder);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     (void)fread(text, 1, sizeof text - 1, file);
     fclose(file);
+    return strstr(text, what) != NULL;
+}
+
+static void a_device_that_this_build_lacks_is_refused_before_the_start(void **state) {
+    (void)state;
+    assert_int_equal(check_configuration("cpu", 1), 0);
+    assert_int_equal(check_configuration("auto", 1), 0);
+    const int code = check_configuration("cuda", 1);
 #ifdef CKKSD_CUDA
     assert_int_equal(code, 0);
 #else
     assert_int_equal(code, 2);
-    assert_non_null(strstr(text, "this build has no CUDA back end"));
+    assert_true(was_said("this build has no CUDA back end"));
 #endif
+}
+
+static void more_slots_than_cores_are_said_by_the_cores_that_there_are_for_it(void **state) {
+    (void)state;
+    cpu_set_t before, one;
+    CPU_ZERO(&one);
+    if (sched_getaffinity(0, sizeof before, &before) != 0) skip();
+    const int here = sched_getcpu();
+    CPU_SET((size_t)here, &one);
+    if (here < 0 || sched_setaffinity(0, sizeof one, &one) != 0) skip();
+    assert_int_equal(check_configuration("cpu", 1), 0);
+    assert_false(was_said("slots on"));
+    assert_int_equal(check_configuration("auto", 2), 0);
+    assert_true(was_said("on a CPU, 2 slots on 1 core: "));
+    if (fixture_device_kind() == DEVICE_CPU) {
+        daemon_start(&d, "[slots]\ncount = 2\n", NULL, NULL);
+        assert_true(daemon_logged(&d, "event=slots_over_cores message=\"2 slots on 1 core: "));
+        assert_int_equal(daemon_stop(&d), 0);
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 static void a_device_error_costs_one_request_and_the_slot_comes_back(void **state) {
@@ -385,6 +413,7 @@ int main(void) {
         T(many_open_descriptors_keep_nobody_from_the_operators_page),
         T(the_limit_of_descriptors_is_raised_for_the_connections_allowed),
         T(a_device_that_this_build_lacks_is_refused_before_the_start),
+        T(more_slots_than_cores_are_said_by_the_cores_that_there_are_for_it),
         T(a_device_error_costs_one_request_and_the_slot_comes_back),
         T(with_two_slots_a_device_error_is_retried_on_the_other),
         T(a_lost_device_ends_the_daemon_for_its_manager_to_restart),
