@@ -36,8 +36,12 @@ ckks_status graph_observe(ir_graph *g, const calibration *data, double *scores, 
 
 /* ---- polynomials ---- */
 
-#define FIT_NODES  512
 #define FIT_POINTS 2001
+/* high degrees ask for more nodes, so that coefficients beyond the last do not fold back into it */
+#define FIT_NODES     512u
+#define FIT_DEGREE    127u
+#define FIT_NODES_MAX 2048u
+_Static_assert(FIT_NODES_MAX >= 4 * POLYNOMIAL_DEGREE_MAX, "nodes enough for the highest degree");
 
 static double series_value(const double *c, uint32_t degree, double t) {
     double b1 = 0, b2 = 0;
@@ -48,45 +52,73 @@ static double series_value(const double *c, uint32_t degree, double t) {
     return c[0] + t * b1 - b2;
 }
 
-void chebyshev_fit(double *coefficients, double *error, const ir_node *activation, double low, double high,
-                   uint32_t degree) {
-    const ir_function function = activation->function;
-    const double *parameters = activation->parameters;
-    const double centre = 0.5 * (low + high), half = 0.5 * (high - low), pi = 3.14159265358979323846;
-    double sample[FIT_NODES], largest = 0;
-    for (int j = 0; j < FIT_NODES; j++)
-        sample[j] = ir_function_value(function, parameters, centre + half * cos(pi * (j + 0.5) / FIT_NODES));
+/* the activation on [low, high] */
+typedef struct fit {
+    const ir_node *activation;
+    double centre, half;
+    double exact[FIT_POINTS];
+} fit;
+
+static double fit_value(const fit *f, double t) {
+    return ir_function_value(f->activation->function, f->activation->parameters, f->centre + f->half * t);
+}
+
+static void fit_init(fit *f, const ir_node *activation, double low, double high) {
+    *f = (fit){.activation = activation, .centre = 0.5 * (low + high), .half = 0.5 * (high - low)};
+    for (int j = 0; j < FIT_POINTS; j++) f->exact[j] = fit_value(f, -1 + 2.0 * j / (FIT_POINTS - 1));
+}
+
+/* a lower degree's coefficients are the first of these */
+static void fit_coefficients(double *coefficients, const fit *f, uint32_t degree) {
+    const double pi = 3.14159265358979323846;
+    const uint32_t nodes = degree <= FIT_DEGREE ? FIT_NODES : FIT_NODES_MAX;
+    double sample[FIT_NODES_MAX], wave[4 * FIT_NODES_MAX]; /* cosines of a whole turn */
+    for (uint32_t i = 0; i < 4 * nodes; i++) wave[i] = cos(pi * i / (2 * nodes));
+    for (uint32_t j = 0; j < nodes; j++) sample[j] = fit_value(f, wave[2 * j + 1]);
     for (uint32_t k = 0; k <= degree; k++) {
         double sum = 0;
-        for (int j = 0; j < FIT_NODES; j++) sum += sample[j] * cos(pi * k * (j + 0.5) / FIT_NODES);
-        coefficients[k] = (k ? 2.0 : 1.0) * sum / FIT_NODES;
+        for (uint32_t j = 0; j < nodes; j++) sum += sample[j] * wave[k * (2 * j + 1) % (4 * nodes)];
+        coefficients[k] = (k ? 2.0 : 1.0) * sum / nodes;
     }
-    for (int j = 0; j < FIT_POINTS; j++) {
-        const double t = -1 + 2.0 * j / (FIT_POINTS - 1);
-        const double miss = series_value(coefficients, degree, t) -
-                            ir_function_value(function, parameters, centre + half * t);
+}
+
+/* the largest error on a fine grid; not looked for further once it is over `enough` */
+static double fit_error(const fit *f, const double *coefficients, uint32_t degree, double enough) {
+    double largest = 0;
+    /* from the middle out: where functions are steep */
+    for (int j = 0; j < FIT_POINTS && !(largest > enough); j++) {
+        const int at = j % 2 ? FIT_POINTS / 2 - (j + 1) / 2 : FIT_POINTS / 2 + j / 2;
+        const double miss =
+            series_value(coefficients, degree, -1 + 2.0 * at / (FIT_POINTS - 1)) - f->exact[at];
         largest = fmax(largest, fabs(miss));
     }
-    *error = largest;
+    return largest;
+}
+
+void chebyshev_fit(double *coefficients, double *error, const ir_node *activation, double low, double high,
+                   uint32_t degree) {
+    fit f;
+    fit_init(&f, activation, low, high);
+    fit_coefficients(coefficients, &f, degree);
+    *error = fit_error(&f, coefficients, degree, INFINITY);
 }
 
 /* The lowest depth whose highest degree meets the tolerance, then the lowest degree of that depth that does.
  */
 static bool choose_degree(ir_node *node, double tolerance) {
-    double scratch[POLYNOMIAL_DEGREE_MAX + 1], error = INFINITY;
+    fit f;
+    double *c = node->coefficients;
     uint32_t highest = 1;
-    while (highest <= POLYNOMIAL_DEGREE_MAX) {
-        chebyshev_fit(scratch, &error, node, node->interval_low, node->interval_high, highest);
-        if (error <= tolerance) break;
+    fit_init(&f, node, node->interval_low, node->interval_high);
+    fit_coefficients(c, &f, FIT_DEGREE);
+    while (highest <= POLYNOMIAL_DEGREE_MAX && !(fit_error(&f, c, highest, tolerance) <= tolerance)) {
         highest = 2 * highest + 1;
+        if (highest > FIT_DEGREE && highest <= POLYNOMIAL_DEGREE_MAX) fit_coefficients(c, &f, highest);
     }
     if (highest > POLYNOMIAL_DEGREE_MAX) return false;
     uint32_t degree = highest / 2 + 1;
-    for (; degree < highest; degree++) {
-        chebyshev_fit(scratch, &error, node, node->interval_low, node->interval_high, degree);
-        if (error <= tolerance) break;
-    }
-    chebyshev_fit(node->coefficients, &error, node, node->interval_low, node->interval_high, degree);
+    while (degree < highest && !(fit_error(&f, c, degree, tolerance) <= tolerance)) degree++;
+    const double error = fit_error(&f, c, degree, INFINITY);
     /* an odd or even function leaves coefficients that are rounding errors */
     double largest = 0;
     for (uint32_t k = 0; k <= degree; k++) largest = fmax(largest, fabs(node->coefficients[k]));
@@ -133,6 +165,25 @@ static ckks_status set_interval(ir_node *made, const ir_node *input, double marg
         input->minimum, input->maximum, domain == IR_DOMAIN_POSITIVE ? "above zero" : "on one side of zero");
 }
 
+/* functions that level off are steep where their input is wide */
+static const char *closer_way_out(ir_function function) {
+    switch (function) {
+    case IR_SIGMOID:
+    case IR_TANH:
+    case IR_ERF:
+    case IR_CLIP:
+    case IR_EXP:
+    case IR_LOG:
+    case IR_POW:
+        return "its input is too wide. Scale the columns (StandardScaler) or regularise more (scikit-learn: "
+               "a "
+               "smaller C) and train again; of several classifiers average the scores, not their "
+               "probabilities; or allow a larger error (--target-error)";
+    default:
+        return "allow a larger error (--target-error), or train with x*Sigmoid(x) or squares";
+    }
+}
+
 static ckks_status make_polynomial(ir_graph *out, ir_node *node, uint32_t from, const ir_node *input,
                                    double tolerance, double margin, uint32_t *number, ckks_error *err) {
     ir_node made = *node;
@@ -145,11 +196,10 @@ static ckks_status make_polynomial(ir_graph *out, ir_node *node, uint32_t from, 
     sparse *matrix;
     if (!made.coefficients || !factor || !bias) return NO_MEMORY(err);
     if (!choose_degree(&made, tolerance * fmax(half_range(&made), 1e-3)))
-        return ckks_error_set(
-            err, CKKS_PRECISION, node->source,
-            "no polynomial of degree up to %u is close enough to %s on [%.3g, %.3g]: allow a larger "
-            "error (--target-error), or train with x*Sigmoid(x) or squares",
-            POLYNOMIAL_DEGREE_MAX, ir_function_name(node->function), made.interval_low, made.interval_high);
+        return ckks_error_set(err, CKKS_PRECISION, node->source,
+                              "no polynomial of degree up to %u is close enough to %s on [%.3g, %.3g]: %s",
+                              POLYNOMIAL_DEGREE_MAX, ir_function_name(node->function), made.interval_low,
+                              made.interval_high, closer_way_out(node->function));
     const double half = 0.5 * (made.interval_high - made.interval_low);
     for (uint32_t i = 0; i < input->count; i++) {
         factor[i] = 1 / half;

@@ -7,7 +7,7 @@
 
 #include "client/compile/lower.h"
 
-#define POLYNOMIAL_DEGREE_MAX 127u
+#define POLYNOMIAL_DEGREE_MAX 511u
 
 /* Preprocessed calibration rows, [row_count][column_count]. */
 typedef struct calibration {

@@ -318,9 +318,12 @@ static ckks_status try_parameters(compilation *c, ckks_error *err) {
         c->promised_error = fmax(c->promised_error, MEASURED_FACTOR * c->proof.measured_error);
     }
     if (c->promised_error <= allowed || c->options.allow_insecure) return CKKS_OK;
-    return ckks_error_set(err, CKKS_PRECISION, "parameters",
-                          "scores would be off by %.2g, a thousandth of their range is %.2g",
-                          c->promised_error * c->score_scale, allowed * c->score_scale);
+    return ckks_error_set(
+        err, CKKS_PRECISION, "parameters",
+        "scores would be off by %.2g, a thousandth of their range is %.2g: values between its layers are "
+        "far larger than the scores. Scale the columns (StandardScaler) or regularise more and "
+        "train again",
+        c->promised_error * c->score_scale, allowed * c->score_scale);
 }
 
 /* which layers take the levels, for those who must make their model flatter */

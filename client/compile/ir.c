@@ -65,7 +65,34 @@ static ckks_status join_relus(ir_node *node, const ir_graph *g, ckks_error *err)
     return CKKS_OK;
 }
 
+/* 1 / (o + c exp(z)) is sigmoid(-z - log(c / o)) / o: as calibrated classifiers write it, with a quotient
+ * whose divisor is as large as the exponential */
+static ckks_status join_sigmoid(ir_node *node, ir_graph *g, ckks_error *err) {
+    double factor, offset;
+    if (node->kind != IR_ACTIVATION || node->function != IR_POW || node->parameters[0] != -1) return CKKS_OK;
+    const ir_node *power = &g->nodes[base_of(&factor, &offset, g, node->a)];
+    if (power->kind != IR_ACTIVATION || power->function != IR_EXP || power->count != node->count)
+        return CKKS_OK;
+    if (!(factor > 0) || offset != 1) return CKKS_OK;
+    ir_node made = *node;
+    double *minus = arena_take(g->memory, node->count, sizeof *minus);
+    double *bias = arena_take(g->memory, node->count, sizeof *bias);
+    sparse *m;
+    if (!minus || !bias) return NO_MEMORY(err);
+    for (uint32_t i = 0; i < node->count; i++) minus[i] = -1, bias[i] = -log(factor);
+    made.function = IR_SIGMOID, made.parameters[0] = 0;
+    ckks_status rc = sparse_gather(&m, g->memory, node->count, node->count, NULL, minus, err);
+    if (rc == CKKS_OK) rc = ir_linear(&made.a, g, power->a, m, bias, node->source, err);
+    *node = made;
+    return rc;
+}
+
 ckks_status ir_append(uint32_t *out, ir_graph *g, const ir_node *node, ckks_error *err) {
+    ir_node made = *node;
+    join_powers(&made, g);
+    ckks_status rc = join_sigmoid(&made, g, err);
+    if (rc == CKKS_OK) rc = join_relus(&made, g, err);
+    if (rc != CKKS_OK) return rc;
     if (g->count == g->capacity) {
         const uint32_t capacity = g->capacity ? 2 * g->capacity : 16;
         ir_node *grown = capacity <= IR_NODES_MAX ? arena_take(g->memory, capacity, sizeof *grown) : NULL;
@@ -73,11 +100,9 @@ ckks_status ir_append(uint32_t *out, ir_graph *g, const ir_node *node, ckks_erro
         if (g->count) memcpy(grown, g->nodes, g->count * sizeof *grown);
         g->nodes = grown, g->capacity = capacity;
     }
-    g->nodes[g->count] = *node;
-    join_powers(&g->nodes[g->count], g);
-    const ckks_status rc = join_relus(&g->nodes[g->count], g, err);
-    if (rc == CKKS_OK) *out = g->count++;
-    return rc;
+    g->nodes[g->count] = made;
+    *out = g->count++;
+    return CKKS_OK;
 }
 
 ckks_status ir_linear(uint32_t *out, ir_graph *g, uint32_t from, const sparse *matrix, const double *bias,
@@ -188,15 +213,38 @@ static ckks_status merge_terms(ir_graph *g, ir_node *node, ckks_error *err) {
     return CKKS_OK;
 }
 
+/* An elementwise layer that only layers read is folded into each of them: none has more diagonals for it. */
+static ckks_status find_elementwise(uint8_t *is_free, const ir_graph *g, ckks_error *err) {
+    for (uint32_t i = 0; i < g->count; i++) {
+        const ir_node *n = &g->nodes[i];
+        is_free[i] = n->use_count > 1 && n->kind == IR_LINEAR && n->term_count == 1 && i != g->output;
+        if (!is_free[i]) continue;
+        double *diagonal = arena_take(g->memory, n->count, sizeof *diagonal);
+        if (!diagonal) return NO_MEMORY(err);
+        is_free[i] = sparse_diagonal(diagonal, n->terms[0].matrix);
+    }
+    for (uint32_t i = 0; i < g->count; i++) {
+        const ir_node *n = &g->nodes[i];
+        if (!n->use_count || n->kind == IR_INPUT || n->kind == IR_LINEAR) continue;
+        is_free[n->a] = 0;
+        if (n->kind == IR_PRODUCT) is_free[n->b] = 0;
+    }
+    return CKKS_OK;
+}
+
 ckks_status ir_fold(ir_graph *g, ckks_error *err) {
     ir_count_uses(g);
+    uint8_t *is_free = arena_take(g->memory, g->count, 1);
+    if (!is_free) return NO_MEMORY(err);
+    const ckks_status found = find_elementwise(is_free, g, err);
+    if (found != CKKS_OK) return found;
     for (uint32_t i = 0; i < g->count; i++) {
         ir_node *node = &g->nodes[i];
         if (node->kind != IR_LINEAR || !node->use_count) continue;
         ckks_status rc = merge_terms(g, node, err);
         for (uint32_t t = 0; t < node->term_count && rc == CKKS_OK;) {
             const ir_node *inner = &g->nodes[node->terms[t].from];
-            if (inner->kind != IR_LINEAR || inner->use_count != 1) {
+            if (inner->kind != IR_LINEAR || (inner->use_count != 1 && !is_free[node->terms[t].from])) {
                 t++;
                 continue;
             }

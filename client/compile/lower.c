@@ -193,6 +193,21 @@ static ckks_status refuse_condition(lowering *l, uint32_t value, ckks_error *err
     return rc == CKKS_OK ? stand_in(l, node, 0, err) : rc;
 }
 
+static ckks_status refuse_after_scores(lowering *l, const model_node *node, ckks_error *err) {
+    for (uint32_t k = 0; k < node->input_count; k++)
+        if (node->inputs[k] != MODEL_NONE && lower_symbol(l, node, k)->kind == SYMBOL_CLIENT &&
+            lower_symbol(l, node, k)->is_label)
+            return lower_refuse(
+                l, node, "it counts labels, which only the client can compute",
+                "let the models' scores decide: in scikit-learn OneVsRestClassifier in place of "
+                "OneVsOneClassifier, voting='soft' in place of 'hard', BaggingClassifier in place of "
+                "AdaBoost; "
+                "or end the model at the scores and apply the rest to the decrypted result",
+                err);
+    return lower_refuse(l, node, "it comes after a step that only the client can compute (softmax, label)",
+                        "end the model at the scores and apply the rest to the decrypted result", err);
+}
+
 static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *err) {
     bool is_constant = true, is_client = false, is_unknown = false, is_done;
     set_prepared(l, node);
@@ -222,10 +237,7 @@ static ckks_status lower_node(lowering *l, const model_node *node, ckks_error *e
         l->symbols[node->outputs[0]] = made;
         return CKKS_OK;
     }
-    if (is_client && !(node->op->flags & OPERATOR_AFTER_SCORES))
-        return lower_refuse(l, node,
-                            "it comes after a step that only the client can compute (softmax, label)",
-                            "end the model at the scores and apply the rest to the decrypted result", err);
+    if (is_client && !(node->op->flags & OPERATOR_AFTER_SCORES)) return refuse_after_scores(l, node, err);
     const ckks_status rc = normal_lower_found(&is_done, l, node, err);
     return rc != CKKS_OK || is_done ? rc : lower_operator(l, node, err);
 }

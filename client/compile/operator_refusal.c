@@ -18,6 +18,15 @@
     "export with the torch backend (KERAS_BACKEND=torch; .keras files load there), or write the layer with " \
     "others: a convolution with groups as one for each group and Concatenate"
 
+#define PAIRWISE                                                                                             \
+    "unroll it before export, if it has few steps. Distances to stored rows (scikit-learn's Gaussian "       \
+    "processes, kernels, neighbours): train SVR or SVC with an RBF kernel, which runs encrypted, or distil " \
+    "the model into an MLP that is trained on its predictions"
+#define KNN_IMPUTER                                                                                          \
+    "impute before encryption: SimpleImputer in the pipeline in its place, which becomes a step of the "     \
+    "client; or fill the rows in with KNNImputer.transform, and export the pipeline's later steps alone "    \
+    "(pipeline[1:], trained as it is)"
+
 typedef struct refusal_row {
     const char *type, *reason, *way_out;
 } refusal_row;
@@ -32,11 +41,13 @@ static const refusal_row rows[] = {
     {"LSTM", RECURRENT, FEED_FORWARD},
     {"GRU", RECURRENT, FEED_FORWARD},
     {"RNN", RECURRENT, FEED_FORWARD},
-    {"Scan", RECURRENT, "unroll it before export, if it has few steps"},
+    {"Scan", RECURRENT, PAIRWISE},
     {"Loop", "how often it runs may depend on encrypted data", "unroll it before export (torch: trace)"},
     {"If", "a branch on encrypted data cannot be taken", "export the branch that inference takes"},
     {"Attention", "scores between positions are softmaxed, which divides by encrypted values",
      "use convolutions or a linear attention without a softmax"},
+    {"SequenceConstruct", "a list of results of several models",
+     "export each as a model of its own (scikit-learn's MultiOutputClassifier: each of its estimators_)"},
     {"StatefulPartitionedCall", TF_FUNCTION, TF_INLINED},
     {"PartitionedCall", TF_FUNCTION, TF_INLINED},
     {"RandomNormal", "it gives other numbers each time", "export the model in evaluation mode"},
@@ -64,6 +75,13 @@ static bool is_quantised(const char *type) {
            strstr(name, "QuantizeLinear");
 }
 
+/* KNNImputer as skl2onnx writes it: functions of the file's own */
+static bool is_knn_imputer(const char *type) {
+    const char *name = strrchr(type, '.') ? strrchr(type, '.') + 1 : type;
+    return has_prefix(name, "knn_imputer") || has_prefix(name, "dist_nan_euclidean") ||
+           has_prefix(name, "calc_impute") || has_prefix(name, "dict_idx_map");
+}
+
 void operator_way_out(const char *type, const char **reason, const char **way_out) {
     *reason = "this operator is not compiled";
     *way_out =
@@ -75,6 +93,9 @@ void operator_way_out(const char *type, const char **reason, const char **way_ou
             "export for plain ONNX, without fused operators: with Gemm, MatMul, Conv, Add, Mul, Reshape "
             "and an activation";
     }
+    if (is_knn_imputer(type))
+        *reason = "KNNImputer looks for rows that are near, which encrypted numbers do not show",
+        *way_out = KNN_IMPUTER;
     if (is_quantised(type)) *reason = QUANTISED, *way_out = FLOAT_MODEL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strcmp(rows[i].type, type) == 0) *reason = rows[i].reason, *way_out = rows[i].way_out;

@@ -24,6 +24,10 @@
 #define LABEL_CHANGES_MAX 1e-3
 /* the default target error is divided by no more than this for the sake of labels */
 #define CLOSER_MAX 16.0
+/* nor are polynomials of higher degrees taken for their sake: only where the error that is asked for needs
+ * them
+ */
+#define CLOSER_DEGREE_MAX 127u
 /* how often the tolerance is halved, for a choice and for the next that is another one */
 #define HALVINGS      20
 #define NEXT_HALVINGS 4
@@ -199,6 +203,7 @@ static bool find_closer(candidate *out, const candidate *than, double *tolerance
     for (int halvings = 0; halvings < NEXT_HALVINGS; halvings++) {
         *tolerance /= 2;
         if (try_tolerance(out, c, *tolerance, &none) != CKKS_OK) return false;
+        if (out->is.degree_max > CLOSER_DEGREE_MAX) return false;
         if (out->is.error < than->is.error) return true;
     }
     return false;

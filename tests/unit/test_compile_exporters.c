@@ -485,6 +485,105 @@ static void a_prelu_is_one_polynomial_and_takes_no_level_more_than_relu(void **s
     }
 }
 
+/* ---- what calibrated, wide and imputing models of scikit-learn are made of ---- */
+
+/* sum of 1 / (1 + factor exp(z)) and of another one, z reaching as far as `wide` says */
+static onnx_builder *calibrated(float wide, bool has_quotient) {
+    static const int64_t eight_rows[] = {-1, 8}, narrow[] = {8, 2}, two_rows[] = {2, 1};
+    static const float one = 1, both[] = {0.5f, 0.25f};
+    static float weights[16];
+    onnx_builder *b = onnx_builder_create();
+    for (int i = 0; i < 16; i++) weights[i] = wide * (float)sin(0.3 * i * i);
+    onnx_builder_input(b, "x", 2, eight_rows);
+    onnx_builder_tensor(b, "w", 2, narrow, 16, weights);
+    onnx_builder_tensor(b, "both", 2, two_rows, 2, both);
+    onnx_builder_tensor(b, "one", 0, NULL, 1, &one);
+    onnx_builder_node(b, "", "MatMul", "before", "x,w", "h");
+    if (has_quotient) {
+        onnx_builder_node(b, "", "Exp", "power", "h", "e");
+        onnx_builder_node(b, "", "Add", "divisor", "e,one", "d");
+        onnx_builder_node(b, "", "Div", "share", "one,d", "s");
+    } else
+        onnx_builder_node(b, "", "Sigmoid", "share", "h", "s");
+    onnx_builder_node(b, "", "MatMul", "behind", "s,both", "y");
+    onnx_builder_output(b, "y");
+    return b;
+}
+
+static void one_over_one_and_an_exponential_is_a_sigmoid(void **state) {
+    (void)state;
+    outcome made;
+    substitute(&made, calibrated(4, true));
+    assert_int_equal(made.polynomials, 1);
+    assert_int_equal(made.levels, 2 + made.polynomial_levels);
+}
+
+/* averaged logistic regressions of columns that were not scaled */
+static void a_wide_sigmoid_takes_a_high_degree_and_a_wider_one_is_refused_with_the_way_out(void **state) {
+    (void)state;
+    outcome made;
+    substitute(&made, calibrated(40, false));
+    assert_true(made.polynomial_levels > 7);
+    static const double rows[8] = {1, 1, 1, 1, 1, 1, 1, 1}, wide[8] = {2e4, -2e4, 2e4, -2e4, 1e4, 0, 0, 0};
+    double both[16];
+    for (int i = 0; i < 8; i++) both[i] = rows[i] * -wide[i], both[8 + i] = wide[i];
+    const calibration data = {both, 2, 8};
+    ckks_error err = {0};
+    onnx_model *m;
+    lowered_model lowered;
+    ir_graph g;
+    arena memory = {0};
+    CHECK_STATUS(parse(&m, calibrated(1, false), &err), CKKS_OK);
+    CHECK_STATUS(model_lower(&lowered, m, &memory, &err), CKKS_OK);
+    CHECK_STATUS(graph_observe(&lowered.graph, &data, NULL, &err), CKKS_OK);
+    CHECK_STATUS(graph_substitute(&g, &lowered.graph, 0.02, 0.25, &err), CKKS_PRECISION);
+    assert_string_equal(err.field, "share");
+    assert_non_null(strstr(err.message, "StandardScaler"));
+    arena_fini(&memory);
+    onnx_model_destroy(m);
+}
+
+static void an_elementwise_layer_that_several_layers_read_takes_no_level(void **state) {
+    (void)state;
+    static const int64_t eight_rows[] = {-1, 8}, eight[] = {8}, narrow[] = {8, 2};
+    static const float scale[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    static float weights[16];
+    outcome made;
+    onnx_builder *b = onnx_builder_create();
+    for (int i = 0; i < 16; i++) weights[i] = (float)sin(0.3 * i * i) / 8;
+    onnx_builder_input(b, "x", 2, eight_rows);
+    onnx_builder_tensor(b, "scale", 1, eight, 8, scale);
+    onnx_builder_tensor(b, "w", 2, narrow, 16, weights);
+    onnx_builder_node(b, "", "Mul", "square", "x,x", "s");
+    onnx_builder_node(b, "", "Mul", "scaled", "s,scale", "h");
+    onnx_builder_node(b, "", "MatMul", "first", "h,w", "f");
+    onnx_builder_node(b, "", "Mul", "first_square", "f,f", "p");
+    onnx_builder_node(b, "", "MatMul", "second", "h,w", "g");
+    onnx_builder_node(b, "", "Add", "sum", "p,g", "y");
+    onnx_builder_output(b, "y");
+    substitute(&made, b);
+    assert_int_equal(made.levels, 4);
+}
+
+static void a_nearest_neighbour_imputer_is_refused_with_the_way_out(void **state) {
+    (void)state;
+    const char *reason, *way_out;
+    ckks_error err = {0};
+    onnx_model *m;
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, four);
+    onnx_builder_node(b, "", "IsNaN", "missing", "x", "m");
+    onnx_builder_node(b, "", "NonZero", "which", "m", "rows");
+    onnx_builder_node(b, "local_domain", "knn_imputer_column", "fill", "x,m,rows", "y");
+    onnx_builder_output(b, "y");
+    /* no row of the sample has a missing number: how many there are is not known, and no fault of the file */
+    CHECK_STATUS(parse(&m, b, &err), CKKS_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "knn_imputer_column"));
+    operator_way_out("local_domain.knn_imputer_column", &reason, &way_out);
+    assert_non_null(strstr(reason, "KNNImputer"));
+    assert_non_null(strstr(way_out, "SimpleImputer"));
+}
+
 static void failing_allocations_are_reported_while_a_normalisation_is_found(void **state) {
     (void)state;
     char path[] = "/tmp/ckks-exporters-XXXXXX";
@@ -510,6 +609,10 @@ int main(void) {
         cmocka_unit_test(a_root_and_what_divides_by_it_are_one_polynomial),
         cmocka_unit_test(a_layer_normalisation_costs_the_same_however_it_is_written),
         cmocka_unit_test(a_prelu_is_one_polynomial_and_takes_no_level_more_than_relu),
+        cmocka_unit_test(one_over_one_and_an_exponential_is_a_sigmoid),
+        cmocka_unit_test(a_wide_sigmoid_takes_a_high_degree_and_a_wider_one_is_refused_with_the_way_out),
+        cmocka_unit_test(an_elementwise_layer_that_several_layers_read_takes_no_level),
+        cmocka_unit_test(a_nearest_neighbour_imputer_is_refused_with_the_way_out),
         cmocka_unit_test(failing_allocations_are_reported_while_a_normalisation_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
