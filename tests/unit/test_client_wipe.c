@@ -355,7 +355,8 @@ static void *hang_up(void *listener) {
     static const uint8_t greeting[8] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
     uint8_t taken[4096];
     for (int pipe; (pipe = accept(*(int *)listener, NULL, NULL)) >= 0; close(pipe)) {
-        if (write(pipe, greeting, sizeof greeting) < 0 || read(pipe, taken, 8) < 0) continue;
+        /* the client may have given up and gone already */
+        if (send(pipe, greeting, sizeof greeting, MSG_NOSIGNAL) < 0 || read(pipe, taken, 8) < 0) continue;
         (void)!read(pipe, taken, sizeof taken);
         explicit_bzero(taken, sizeof taken);
     }
