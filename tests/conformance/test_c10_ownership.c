@@ -142,6 +142,8 @@ static void read_checks_its_arguments(void **state) {
     assert_status(graph_result_read(&result, 1, words, c.t.outputs[0].bytes / 8, &err),
                   CKKS_INVALID_ARGUMENT);
     assert_string_equal(err.field, "index");
+    assert_status(graph_result_read(&result, 0, words, c.t.outputs[0].bytes / 8 + 1, NULL),
+                  CKKS_INVALID_ARGUMENT);
     free(words);
     assert_status(graph_result_read(&result, 0, &word, 1, NULL), CKKS_INVALID_ARGUMENT);
     assert_status(graph_result_read(&result, 0, NULL, 1, NULL), CKKS_INVALID_ARGUMENT);

@@ -162,6 +162,13 @@ static void layout_mismatch_is_refused_on_every_rank_before_anything_moves(void 
         }
         assert_result(&c.t[0], &good, c.a[0], c.b[0]);
     }
+    /* all alike, and none of them what its shape takes */
+    outputs[1] = good.outputs[1];
+    outputs[0].signature.bytes += 8;
+    const graph_result longer[2] = {scaled, scaled};
+    ckks_error too_long = {0};
+    assert_status(graph_reduce(&sum, c.f[0].context, longer, 2, NULL, &too_long), CKKS_SIGNATURE_MISMATCH);
+    assert_string_equal(too_long.field, "rank 0");
     ckks_context *foreign = fixture_context(10, FIXTURE_LEVEL + 2, 1, 1);
     assert_status(graph_reduce(&sum, foreign, &good, 1, NULL, NULL), CKKS_PARAMS_MISMATCH);
     assert_status(graph_reduce(&sum, c.f[0].context, &good, 0, NULL, NULL), CKKS_INVALID_ARGUMENT);
