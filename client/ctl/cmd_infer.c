@@ -217,6 +217,20 @@ static ckks_status model_and_connection(client_model **model, rpc_connection **c
     return rc != CKKS_OK || *connection ? rc : ctl_connect(connection, &a->common, err);
 }
 
+static void say_saved(const ctl_options *o, const client_model *model, const char *path) {
+    json_writer j;
+    if (!o->json) {
+        ctl_note(o, "%s saved; its owner reads it with ckksctl decrypt", path);
+        return;
+    }
+    json_begin(&j);
+    json_object(&j, NULL);
+    json_string(&j, "model", model->description->name);
+    json_string(&j, "output", path);
+    json_close_object(&j);
+    json_end(&j);
+}
+
 /* The request's owner decrypts the result; here only the name of the key set is needed. */
 static ckks_status send_file(const arguments *a, rpc_connection **connection, ckks_error *err) {
     const ctl_options *o = &a->common;
@@ -237,7 +251,7 @@ static ckks_status send_file(const arguments *a, rpc_connection **connection, ck
         memcpy(key_set, set->id, sizeof key_set);
     }
     rc = infer_send_file(*connection, model, key_set, a->source.path, a->output, err);
-    if (rc == CKKS_OK) ctl_note(o, "%s saved; its owner reads it with ckksctl decrypt", a->output);
+    if (rc == CKKS_OK) say_saved(o, model, a->output);
 out:
     client_key_set_destroy(set);
     client_model_destroy(model);

@@ -156,26 +156,38 @@ static void print_group(json_writer *j, const group *g, const key_paths *paths, 
     printf("  public key   %s\n", paths->public);
 }
 
+static ckks_status load_existing(client_secret_key **out, const group *g, const key_paths *paths,
+                                 const arguments *a, ckks_error *err) {
+    const ckks_status rc = ctl_load_secret(out, &a->common, paths->secret, err);
+    if (rc != CKKS_OK) return rc;
+    if (memcmp(context_params((*out)->context)->id, g->params.id, CKKS_PARAMETER_ID_BYTES) != 0)
+        return ckks_error_set(err, CKKS_PARAMS_MISMATCH, "key",
+                              "%s was made for other parameters: give another --key", paths->secret);
+    return CKKS_OK;
+}
+
 static ckks_status open_secret(client_secret_key **out, bool *is_new, const group *g, const key_paths *paths,
                                const arguments *a, ckks_error *err) {
     ckks_status rc;
+    ckks_error inner = {0};
     passphrase p = {0};
     *is_new = access(paths->secret, F_OK) != 0;
-    if (!*is_new) {
-        if ((rc = ctl_load_secret(out, &a->common, paths->secret, err)) != CKKS_OK) return rc;
-        if (memcmp(context_params((*out)->context)->id, g->params.id, CKKS_PARAMETER_ID_BYTES) != 0)
-            return ckks_error_set(err, CKKS_PARAMS_MISMATCH, "key",
-                                  "%s was made for other parameters: give another --key", paths->secret);
-        return CKKS_OK;
-    }
+    if (!*is_new) return load_existing(out, g, paths, a, err);
     if (a->common.passphrase_file)
         rc = passphrase_from_file(&p, a->common.passphrase_file, err);
     else
         rc = a->seal ? passphrase_from_tty(&p, "Passphrase for the new secret key: ", true, err) : CKKS_OK;
     if (rc == CKKS_OK) rc = client_secret_key_generate(out, &g->params, err);
-    if (rc == CKKS_OK) rc = secret_file_write(paths->secret, *out, &p, err);
+    if (rc == CKKS_OK && (rc = secret_file_write(paths->secret, *out, &p, &inner)) != CKKS_OK && err &&
+        err->code == CKKS_OK)
+        *err = inner;
     passphrase_fini(&p);
-    return rc;
+    if (rc != CKKS_ALREADY_EXISTS || access(paths->secret, R_OK) != 0) return rc;
+    /* another keygen was faster since we looked: its key is as good, and the one here was nobody's */
+    client_secret_key_destroy(*out);
+    *out = NULL, *is_new = false;
+    if (err) *err = (ckks_error){0};
+    return load_existing(out, g, paths, a, err);
 }
 
 static ckks_status make_public(const client_secret_key *sk, const char *path, ckks_error *err) {

@@ -146,6 +146,20 @@ static ckks_status show(const ctl_options *o, const char *only, ckks_error *err)
     return rc;
 }
 
+static void say_done(const ctl_options *o, const char *name, bool is_deleted) {
+    json_writer j;
+    if (!o->json) {
+        ctl_note(o, "profile \"%s\" %s", name, is_deleted ? "deleted" : "saved");
+        return;
+    }
+    json_begin(&j);
+    json_object(&j, NULL);
+    json_string(&j, "profile", name);
+    json_bool(&j, is_deleted ? "deleted" : "saved", true);
+    json_close_object(&j);
+    json_end(&j);
+}
+
 int command_profile(int argc, char **argv) {
     arguments a = {0};
     ckks_error err = {0};
@@ -156,12 +170,13 @@ int command_profile(int argc, char **argv) {
     if (a.remove) {
         rc = name ? profile_delete(name, &err)
                   : ckks_error_set(&err, CKKS_INVALID_ARGUMENT, "profile", "delete which one?");
+        if (rc == CKKS_OK) say_done(o, name, true);
     } else if (has_settings(o) || a.use) {
         ctl_profile current;
         rc = profile_load(&current, NULL, &err);
         if (rc == CKKS_NOT_FOUND) err = (ckks_error){0}, rc = CKKS_OK; /* CKKSCTL_PROFILE names a new one */
         if (rc == CKKS_OK) rc = change(&a, name ? name : current.name, &err);
-        if (rc == CKKS_OK) ctl_note(o, "profile \"%s\" saved", name ? name : current.name);
+        if (rc == CKKS_OK) say_done(o, name ? name : current.name, false);
     } else {
         rc = show(o, name, &err);
     }

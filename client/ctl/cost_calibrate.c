@@ -330,7 +330,7 @@ static ckks_status measure(cost_model *out, const plan *p, uint32_t kind, const 
 /* ---- the cache: one small text file for each machine, device and parameter set ---- */
 
 static void cache_path(char path[CTL_PATH_MAX], const plan *p, uint32_t kind) {
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *base = getenv("XDG_CACHE_HOME"), *home = ctl_home();
     char machine[128], key[512], hex[65];
     uint8_t digest[SHA256_BYTES];
     const int length = snprintf(key, sizeof key, "%s %s %u %u %u %s", CACHE_VERSION CKKSD_VERSION,

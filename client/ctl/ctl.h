@@ -92,6 +92,9 @@ ckks_status profile_delete(const char *name, ckks_error *err);
 /* profile_names: *current is the name of the current profile. Free *names with profile_names_free. */
 ckks_status profile_names(char ***names, size_t *count, char current[64], ckks_error *err);
 void profile_names_free(char **names, size_t count);
+/* ctl_home: the user's folder, of $HOME or, where that says nothing (cron, a service), of the system's list
+ * of users: else keys would be made wherever the command happens to run. NULL: none is known. One thread. */
+const char *ctl_home(void);
 const char *profile_path(char path[CTL_PATH_MAX], const char *file);
 
 /* ---- messages ---- */

@@ -13,6 +13,7 @@
 #include "client/ctl/ctl.h"
 
 #include <ctype.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,12 +27,19 @@ typedef struct profile_file {
     ctl_profile *list; /* [PROFILES_MAX] */
 } profile_file;
 
+const char *ctl_home(void) {
+    const char *home = getenv("HOME");
+    if (home && home[0]) return home;
+    const struct passwd *me = getpwuid(getuid());
+    return me ? me->pw_dir : NULL;
+}
+
 const char *profile_path(char path[CTL_PATH_MAX], const char *file) {
-    const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    const char *base = getenv("XDG_CONFIG_HOME"), *home = ctl_home();
     if (base && base[0] == '/')
         snprintf(path, CTL_PATH_MAX, "%s/ckksctl/%s", base, file);
     else
-        snprintf(path, CTL_PATH_MAX, "%s/.config/ckksctl/%s", home && home[0] ? home : ".", file);
+        snprintf(path, CTL_PATH_MAX, "%s/.config/ckksctl/%s", home ? home : ".", file);
     return path;
 }
 

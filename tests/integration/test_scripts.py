@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import pwd
 import resource
 import shutil
 import signal
@@ -306,6 +307,70 @@ def advice_leads_on_with_another_key(user):
     assert "a key that the model requires is missing" in done.stderr and "with the same --key" in done.stderr, done.stderr
 
 
+def one_value(text):
+    """JSON as the strictest reader takes it: one value on one line, no name twice, no NaN."""
+    def pairs(found):
+        assert len({name for name, _ in found}) == len(found), found
+        return dict(found)
+    def refuse(word):
+        raise ValueError(word)
+    assert text.endswith("\n") and text.count("\n") == 1, text
+    return json.loads(text, object_pairs_hook=pairs, parse_constant=refuse)
+
+
+def json_gives_one_value_whatever_was_asked_and_nothing_secret(user):
+    rows = read_rows()
+    rows[1][0] = "12.34567890123"
+    write_rows(user.path("marked.csv"), rows[:3])
+    with open(user.token, encoding="utf-8") as file:
+        token = file.read().strip().split(".")[1]
+    package = f"{user.folder}/made.ckm"
+    onnx, calibration = f"{harness.MODELS}/{MODEL}/{MODEL}.onnx", f"{harness.MODELS}/{MODEL}/calibration.csv"
+    commands = (["profile", "spare", "--server", "tcp://127.0.0.1:1"], ["profile", "spare"], ["profile"], ["profile", "spare", "--delete"],
+                ["keygen", "--for", MODEL], ["keygen", "--for", MODEL, "--dry-run"], ["register"], ["infer", MODEL, "marked.csv"],
+                ["infer", MODEL, "marked.csv", "--top", "1", "--raw"], ["infer", MODEL, "marked.csv", "--summary"],
+                ["infer", MODEL, "marked.csv", "-o", "marked-out.csv"], ["encrypt", MODEL, "marked.csv", "-o", "marked-"],
+                ["infer", MODEL, "marked-000001.ct", "-o", "marked.result"], ["decrypt", MODEL, "marked.result"],
+                ["inspect", "marked.result", "marked-000001.ct"], ["status"], ["models"], ["metadata", MODEL, "-o", "marked.meta"], ["doctor"],
+                ["token", "add", "--tenant", "t", "--file", user.path("tokens"), "-o", user.path("t.token")],
+                ["compile", onnx, "--calibration", calibration, "-o", package], ["compile", "--operators"], ["version"],
+                ["try", onnx, "--data", "marked.csv", "--calibration", calibration, "--encrypted", "1"],
+                ["check", package, "--data", "marked.csv", "--encrypted", "1"], ["explain", package, "--no-measure"],
+                ["bench", "program", package, "--rounds", "1"])
+    assert {command[0] for command in commands} == set(commands_of_the_program())
+    for command in commands:
+        done = user.expect(0, *command, "--json")
+        one_value(done.stdout)
+        assert "12.345678" not in done.stdout + done.stderr and token not in done.stdout + done.stderr, (command, done)
+        assert done.stderr == "" or "--raw" in command, (command, done.stderr)
+    with open(user.path("t.token"), encoding="utf-8") as file:
+        made = file.read()
+    assert made.strip().split(".")[1] not in open(user.path("tokens"), encoding="utf-8").read()
+
+
+def keys_made_at_the_same_time_are_of_one_secret(user):
+    command = [CTL, "keygen", "--for", MODEL, "--key", user.path("race/"), "--json"]
+    processes = [subprocess.Popen(command, env=user.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    said = [(process.communicate(timeout=60), process.returncode) for process in processes]
+    assert all(code == 0 for _, code in said), said
+    assert sum(one_value(out)[0]["made_secret"] for (out, _), _ in said) == 1, said
+    user.expect(0, "register", "--key", user.path("race/"))
+    user.expect(0, "infer", MODEL, ROWS, "--rows", "1", "--key", user.path("race/"))
+
+
+def without_a_home_nothing_is_kept_in_the_folder_at_hand(user):
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return  # a user whom the system does not know
+    user.expect(0, "metadata", MODEL, "-o", "home.meta")
+    bare = {name: value for name, value in user.environment.items() if name not in ("HOME", "XDG_CONFIG_HOME")}
+    for environment in (bare, {**bare, "HOME": ""}):
+        done = subprocess.run([CTL, "keygen", "--for", user.path("home.meta"), "--dry-run", "--json"], env=environment, cwd=user.folder,
+                              capture_output=True, text=True, timeout=60, check=True)
+        assert one_value(done.stdout)[0]["secret_file"].startswith(home.rstrip("/") + "/.config/"), done.stdout
+
+
 def dumps_core(user, is_at_work, *command):
     """Ends it as a fault of its own would: is its memory then in a file?"""
     with subprocess.Popen(command, env=user.environment, cwd=user.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -371,6 +436,10 @@ def main():
     tests.run(a_bar_stays_on_its_line_on_any_terminal, user)
     tests.run(a_dash_is_no_output, user)
     tests.run(advice_leads_on_with_another_key, user)
+    tests.run(json_gives_one_value_whatever_was_asked_and_nothing_secret, user)
+    tests.run(keys_made_at_the_same_time_are_of_one_secret, user)
+    user.expect(0, "metadata", MODEL, "-o", "home.meta")
+    tests.run(without_a_home_nothing_is_kept_in_the_folder_at_hand, user)
     tests.run(tokens_made_at_the_same_time_all_work, user)
     tests.run(secrets_are_in_no_core_dump_and_on_no_command_line, user)
     assert daemon.stop() == 0
