@@ -80,6 +80,7 @@ static void status_done(key_job *job) {
     call *c = call_of(job);
     Ckksd__V1__KeyStatusReply reply = CKKSD__V1__KEY_STATUS_REPLY__INIT;
     if (call_failed(c)) return;
+    if (c->state == KEYSTORE_COMMITTED) keys_found(job->server, c->tenant, c->id);
     reply.has_state = reply.has_bytes = true;
     reply.state = (Ckksd__V1__KeyStatusReply__State)c->state;
     reply.bytes = c->bytes;
@@ -107,6 +108,7 @@ static void begin_done(key_job *job) {
     call *c = call_of(job);
     Ckksd__V1__KeyBeginReply reply = CKKSD__V1__KEY_BEGIN_REPLY__INIT;
     if (call_failed(c)) return;
+    if (c->state == KEYSTORE_COMMITTED) keys_found(job->server, c->tenant, c->id);
     reply.has_key_set = reply.has_committed = true;
     reply.key_set = (ProtobufCBinaryData){KEY_SET_ID_BYTES, c->id};
     reply.committed = c->state == KEYSTORE_COMMITTED;

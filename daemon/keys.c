@@ -63,6 +63,11 @@ static void entry_free_if_unused(key_entry *entry) {
     free(entry);
 }
 
+void keys_found(server *s, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES]) {
+    key_entry *entry = keys_find(s, tenant, id);
+    if (entry && entry->record.state == KEYSTORE_EVICTED) entry->record.state = KEYSTORE_COMMITTED;
+}
+
 void keys_remove(server *s, key_entry *entry) {
     (void)s;
     list_remove(&entry->link);
@@ -459,10 +464,11 @@ static void tick_done(key_job *job) {
     for (uint32_t i = 0; i < tick->unused_count; i++) {
         const tick_set *set = &tick->unused[i];
         key_entry *entry = keys_find(s, set->tenant, set->id);
-        if (tick->is_evicted[i])
+        if (tick->is_evicted[i]) {
+            if (entry) entry->record.state = KEYSTORE_EVICTED; /* keys_found may have come in between */
             log_write(LOG_LEVEL_NOTICE, "event=keys_expired tenant=%s used_unix=%llu", set->tenant,
                       (unsigned long long)set->used_unix);
-        else if (entry && entry->record.used_unix == set->used_unix)
+        } else if (entry && entry->record.used_unix == set->used_unix)
             entry->record.state = KEYSTORE_COMMITTED;
     }
     free(tick);

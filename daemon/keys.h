@@ -77,6 +77,8 @@ void keys_close(struct server *s);
 key_entry *keys_find(struct server *s, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES]);
 /* keys_add takes over a committed record (zeroing it). CKKS_RESOURCE_EXHAUSTED. */
 ckks_status keys_add(struct server *s, keystore_record *record, ckks_error *err);
+/* keys_found: the catalogue and the folder have the set: it is of use again if it had gone from there. */
+void keys_found(struct server *s, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES]);
 /* keys_remove: the set is gone from the store; requests that use it finish. */
 void keys_remove(struct server *s, key_entry *entry);
 /* keys_satisfy: does the set hold what a model requires? CKKS_KEY_MISSING names the first lack. */

@@ -1,5 +1,6 @@
 #include "daemon/keystore_internal.h"
 
+#include "daemon/logging.h"
 #include "kernels/base/bytes.h"
 #include "kernels/base/log.h"
 
@@ -149,7 +150,7 @@ static ckks_status is_wanted(keystore *ks, bool is_payload, const char *name, bo
 
 static ckks_status clear_folder(keystore *ks, const char *folder, bool is_payload, ckks_error *err) {
     ckks_status rc = CKKS_OK;
-    char path[KEYSTORE_PATH_SIZE], file[KEYSTORE_PATH_SIZE];
+    char path[KEYSTORE_PATH_SIZE], file[KEYSTORE_PATH_SIZE], quoted[320];
     snprintf(path, sizeof path, "%s/%s", ks->folder, folder);
     DIR *all = opendir(path);
     if (!all) return fail(path, err);
@@ -160,8 +161,8 @@ static ckks_status clear_folder(keystore *ks, const char *folder, bool is_payloa
         rc = is_wanted(ks, is_payload, one->d_name, &wanted, err);
         if (rc != CKKS_OK || wanted) continue;
         if ((size_t)snprintf(file, sizeof file, "%.3000s/%s", path, one->d_name) >= sizeof file) continue;
-        log_write(LOG_LEVEL_NOTICE, "event=key_file_removed file=%s/%s message=\"no row names it\"", folder,
-                  one->d_name);
+        log_write(LOG_LEVEL_NOTICE, "event=key_file_removed folder=%s file=%s message=\"no row names it\"",
+                  folder, log_quote(quoted, sizeof quoted, one->d_name));
         if (unlink(file) != 0) rc = fail(file, err);
     }
     closedir(all);
@@ -171,7 +172,7 @@ static ckks_status clear_folder(keystore *ks, const char *folder, bool is_payloa
 /* Committed rows whose file is gone become EVICTED; uploads whose file is gone are dropped. */
 static ckks_status mark_rows(keystore *ks, ckks_error *err) {
     sqlite3_stmt *statement = NULL;
-    char path[KEYSTORE_PATH_SIZE];
+    char path[KEYSTORE_PATH_SIZE], quoted[512];
     int n = SQLITE_DONE;
     ckks_status rc =
         sql_prepare(ks, &statement, "SELECT tenant, id, state, payload_bytes FROM key_sets", NULL, NULL, err);
@@ -194,7 +195,8 @@ static ckks_status mark_rows(keystore *ks, ckks_error *err) {
             rc = fail(path, err);
             break;
         }
-        log_write(LOG_LEVEL_ERROR, "event=key_file_missing tenant=%s file=%s", tenant, path);
+        log_write(LOG_LEVEL_ERROR, "event=key_file_missing tenant=%s file=%s", tenant,
+                  log_quote(quoted, sizeof quoted, path));
         sqlite3_stmt *change = NULL;
         rc = sql_prepare(ks, &change,
                          state == KEYSTORE_COMMITTED

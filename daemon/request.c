@@ -103,6 +103,10 @@ static void log_request(const request *r) {
     const bool is_quiet = !is_error && r->method && r->method->scope == 0;
     const log_level level = is_quiet ? LOG_LEVEL_DEBUG : is_error ? LOG_LEVEL_NOTICE : LOG_LEVEL_INFO;
     if (level > log_get_level()) return;
+    if (r->is_joined) { /* the other says how it ended */
+        log_write(level, "event=request_joined request=%s tenant=%s", r->id_text, r->tenant->name);
+        return;
+    }
     if (!is_error) {
         log_write(level, "event=request request=%s method=%s tenant=%s code=OK total_us=%llu", r->id_text,
                   r->method ? r->method->name : "unknown", r->tenant ? r->tenant->name : "-",
@@ -164,7 +168,7 @@ void request_join(request *to, request *from) {
         context->owner = to;
         list_append(&to->waiters, &context->link);
     }
-    from->is_answered = true;
+    from->is_answered = from->is_joined = true;
 }
 
 void request_lost(transport_context *context) {

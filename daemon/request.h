@@ -34,8 +34,8 @@ typedef struct request {
     char id_text[33];    /* for logs; made up when the peer gave none */
     uint64_t receive_ns; /* from the first bytes to the last; 0: not known */
     uint64_t received_ns, deadline_ns;
-    ckks_error error; /* of the answer given */
-    bool is_answered;
+    ckks_error error;            /* of the answer given */
+    bool is_answered, is_joined; /* its waiters are another request's now */
     struct local_ticket
         *ticket; /* the reply of this waiter was written already, `sent` bytes of it; NULL: none */
     size_t sent;

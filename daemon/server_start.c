@@ -84,7 +84,7 @@ static void publish(server *s) {
     atomic_store(&daemon_metrics.queued_bytes, scheduler_bytes(&s->scheduler));
     atomic_store(&daemon_metrics.dedupe_bytes, s->dedupe.bytes);
     atomic_store(&daemon_metrics.pipes, transport_pipe_count(&s->transport));
-    atomic_store(&daemon_metrics.pipes_refused, s->transport.refused_pipes);
+    atomic_store(&daemon_metrics.pipes_refused, transport_refused_pipes(&s->transport));
     keys_publish_metrics(s);
 }
 

@@ -432,6 +432,13 @@ uint32_t transport_pipe_count(transport *t) {
     return count;
 }
 
+uint64_t transport_refused_pipes(transport *t) {
+    pthread_mutex_lock(&t->lock);
+    const uint64_t count = t->refused_pipes;
+    pthread_mutex_unlock(&t->lock);
+    return count;
+}
+
 uint32_t transport_count_state(const transport *t, transport_context_state state) {
     uint32_t count = 0;
     for (int k = 0; k < TRANSPORT_KINDS; k++) {

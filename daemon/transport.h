@@ -159,6 +159,7 @@ bool transport_admin_peer(const transport_context *context, const transport_body
 /* From now on new pipes are turned away; those that are there stay. */
 void transport_refuse_pipes(transport *t);
 uint32_t transport_pipe_count(transport *t);
+uint64_t transport_refused_pipes(transport *t);
 uint32_t transport_count_state(const transport *t, transport_context_state state);
 
 /* transport_close: after the loop has stopped deciding. Stops all operations, closes sockets (bounded wait),

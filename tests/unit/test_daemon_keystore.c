@@ -1,5 +1,6 @@
 /* Key sets at rest: what was committed stays, what was not is invisible, and a start clears up. */
 #include "daemon/keystore.h"
+#include "kernels/base/log.h"
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
@@ -327,6 +328,27 @@ static void a_start_removes_files_that_no_row_names_and_reports_lost_ones(void *
     assert_int_equal(look("acme"), KEYSTORE_COMMITTED);
 }
 
+static char logged[2048];
+static void keep_line(void *context, log_level level, const char *line) {
+    (void)context, (void)level;
+    snprintf(logged, sizeof logged, "%s", line);
+}
+
+static void a_name_of_a_file_makes_no_line_of_the_log(void **state) {
+    (void)state;
+    char path[256];
+    snprintf(path, sizeof path, "%s/staging/x\nevent=ready \"", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fclose(file);
+    log_set_sink(keep_line, NULL);
+    reopen();
+    log_set_sink(NULL, NULL);
+    assert_int_equal(files_in("staging"), 0);
+    assert_non_null(strstr(logged, "event=key_file_removed folder=staging file=\"x\\x0aevent=ready \\x22\""));
+    assert_null(strchr(logged, '\n'));
+}
+
 static void a_set_whose_file_vanishes_while_running_can_be_uploaded_again(void **state) {
     (void)state;
     char path[256], hex[65];
@@ -452,6 +474,7 @@ int main(void) {
         T(a_payload_with_another_digest_or_a_residue_out_of_range_is_dropped),
         T(unfinished_uploads_expire),
         T(a_start_removes_files_that_no_row_names_and_reports_lost_ones),
+        T(a_name_of_a_file_makes_no_line_of_the_log),
         T(a_set_whose_file_vanishes_while_running_can_be_uploaded_again),
         T(a_second_daemon_on_the_same_folder_is_refused),
         T(a_catalogue_of_a_later_version_is_refused_by_name),

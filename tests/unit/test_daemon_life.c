@@ -1,4 +1,5 @@
 /* How the daemon starts, survives a device error, drains and comes back. */
+#include "kernels/base/bytes.h"
 #include "tests/support/daemon_words.h"
 #include "tests/support/fixtures.h"
 
@@ -379,6 +380,30 @@ static void keys_leave_the_device_for_others_and_come_back(void **state) {
     for (int i = 0; i < 6; i++) tiny_client_fini(&others[i]);
 }
 
+/* By a hand that puts them back. */
+static void keys_whose_file_went_and_came_back_serve_again(void **state) {
+    (void)state;
+    char hex[2 * KEY_SET_ID_BYTES + 1], path[160], aside[128], reason[32];
+    daemon_reply r;
+    start_with_keys(NULL, NULL, NULL);
+    snprintf(path, sizeof path, "%s/data/payload/%s", d.folder,
+             hex_encode(hex, alice.keys.id, KEY_SET_ID_BYTES));
+    snprintf(aside, sizeof aside, "%s/aside", d.folder);
+    assert_int_equal(rename(path, aside), 0);
+    assert_int_equal(end(begin(&alice, NULL, 0), reason), ckks_status_rpc(CKKS_KEY_EVICTED));
+    assert_string_equal(reason, "KEY_EVICTED");
+    assert_int_equal(rename(aside, path), 0);
+    const daemon_call call = {.socket = DAEMON_CONTROL,
+                              .method = "Keys/KeyBegin",
+                              .token = d.alice,
+                              .input = &alice.keys.begin.base,
+                              .output = &ckksd__v1__key_begin_reply__descriptor};
+    assert_int_equal(daemon_do(&d, &call, &r), 0);
+    assert_true(((const Ckksd__V1__KeyBeginReply *)(const void *)r.payload)->committed);
+    daemon_reply_fini(&r);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0); /* as the client was told */
+}
+
 static void keys_in_use_do_not_leave_the_device(void **state) {
     (void)state;
     start_with_keys("[keys]\nresident_bytes = 1M\n", gate_shut(), NULL);
@@ -422,6 +447,7 @@ int main(void) {
         T(a_drain_that_takes_too_long_answers_whoever_waits),
         T(committed_keys_survive_kill_minus_nine),
         T(keys_leave_the_device_for_others_and_come_back),
+        T(keys_whose_file_went_and_came_back_serve_again),
         T(keys_in_use_do_not_leave_the_device),
     };
     signal(SIGPIPE, SIG_IGN);

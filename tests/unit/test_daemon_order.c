@@ -38,6 +38,8 @@ static void a_retry_joins_the_request_that_runs(void **state) {
     gate_wait();
     daemon_send(b, daemon_frame(&call));
     metric_wait("ckksd_dedupe_joined_total", 1);
+    assert_true(daemon_logged(&d, "event=request_joined"));
+    assert_false(daemon_logged(&d, "method=Inference/ModelInfer tenant=acme code=OK")); /* nothing is yet */
     gate_open(1);
     assert_int_equal(end(a, NULL), 0);
     assert_int_equal(end(b, NULL), 0);
