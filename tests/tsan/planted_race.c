@@ -4,7 +4,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
-static int shared_counter;
+/* volatile: a thousand accesses each, and not one that could be at the very moment of the other's */
+static volatile int shared_counter;
 
 static void *bump(void *unused) {
     (void)unused;
