@@ -368,7 +368,7 @@ static void another_tenants_key_set_looks_exactly_like_none(void **state) {
 static int connect_ipc(const char *name) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     uint8_t hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0}, answer[8];
-    struct timeval limit = {.tv_sec = 10};
+    struct timeval limit = {.tv_sec = 60};
     snprintf(address.sun_path, sizeof address.sun_path, "%s/%s.sock", d.folder, name);
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -410,7 +410,7 @@ static bool endpoint(const char *prefix, char url[256]) {
 }
 
 static int connect_port(const char *url) {
-    struct timeval limit = {.tv_sec = 10};
+    struct timeval limit = {.tv_sec = 60};
     struct sockaddr_in address = {.sin_family = AF_INET};
     address.sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
