@@ -98,6 +98,14 @@ ckks_status bench_latencies_merge(bench_latencies *out, const bench_latencies *c
                                   ckks_error *err);
 double bench_latencies_us(const bench_latencies *sorted, double share);
 void bench_wait(double seconds);
+/* What several workers have come to; zero-initialise. */
+typedef struct bench_count {
+    _Atomic uint64_t answers; /* that were kept */
+    _Atomic bool has_failed;  /* one of them, which has ended */
+} bench_count;
+/* bench_wait_for waits so long, and on until there are so many answers: without any there is nothing to tell,
+ * however slow the machine. Ends at once when a worker has failed. */
+void bench_wait_for(double seconds, const bench_count *count, uint64_t answers);
 
 /* ---- where a request's time goes (bench_breakdown.c) ---- */
 

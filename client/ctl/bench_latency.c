@@ -1,6 +1,9 @@
 /* Latencies under load: kept as they come, sorted once at the end. */
 #include "client/ctl/bench.h"
 
+#include "client/lib/rpc_internal.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -51,6 +54,13 @@ ckks_status bench_latencies_merge(bench_latencies *out, const bench_latencies *c
 double bench_latencies_us(const bench_latencies *sorted, double share) {
     if (!sorted->count) return 0;
     return (double)sorted->values[(uint32_t)(share * (double)(sorted->count - 1))] * UNIT_NS * 1e-3;
+}
+
+void bench_wait_for(double seconds, const bench_count *count, uint64_t answers) {
+    const uint64_t begin = rpc_now_ns();
+    while (!atomic_load(&count->has_failed) &&
+           ((double)(rpc_now_ns() - begin) * 1e-9 < seconds || atomic_load(&count->answers) < answers))
+        bench_wait(0.01);
 }
 
 void bench_wait(double seconds) {

@@ -30,6 +30,7 @@ typedef struct load {
 typedef struct worker {
     const load *load;
     _Atomic int *phase;
+    bench_count *count;
     uint32_t index;
     pthread_t thread;
     rpc_connection *connection;
@@ -139,9 +140,11 @@ static void *work(void *context) {
             w->sum.queue_ns += t.queue_ns, w->sum.stage_ns += t.stage_ns;
             w->sum.replay_ns += t.replay_ns, w->sum.copy_out_ns += t.copy_out_ns;
             w->sum.request_bytes = t.request_bytes, w->sum.reply_bytes = t.reply_bytes;
+            atomic_fetch_add(&w->count->answers, 1);
         }
         client_ciphertexts_fini(&answer);
     }
+    if (w->rc != CKKS_OK) atomic_store(&w->count->has_failed, true);
     return NULL;
 }
 
@@ -178,11 +181,13 @@ static ckks_status run(load_result *out, const load *l, uint32_t count, ckks_err
     bench_sums before = {0}, after = {0};
     const bool with_breakdown = l->options->with_breakdown;
     _Atomic int phase = PHASE_WARMUP;
+    bench_count answered = {0};
     *out = (load_result){.at_a_time = count};
     worker *workers = calloc(count, sizeof *workers);
     if (!workers) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for connections");
     for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
         workers[i].load = l, workers[i].phase = &phase, workers[i].index = i;
+        workers[i].count = &answered;
         rc = bench_latencies_init(&workers[i].latency, 0, err);
         if (rc == CKKS_OK && with_breakdown) rc = bench_breakdown_init(&workers[i].breakdown, err);
         if (rc == CKKS_OK) rc = ctl_connect(&workers[i].connection, l->options->common, err);
@@ -197,7 +202,8 @@ static ckks_status run(load_result *out, const load *l, uint32_t count, ckks_err
         if (with_breakdown) rc = bench_sums_read(&before, l->connection, l->model, err);
         const uint64_t begin = rpc_now_ns();
         atomic_store(&phase, PHASE_COUNTING);
-        bench_wait(l->options->seconds);
+        /* some more than one each: the daemon's own figures come behind its answers */
+        bench_wait_for(l->options->seconds, &answered, 2u * count + 2);
         out->seconds = (double)(rpc_now_ns() - begin) * 1e-9;
         if (with_breakdown && rc == CKKS_OK) rc = bench_sums_read(&after, l->connection, l->model, err);
     }

@@ -25,6 +25,7 @@ enum { KIND_SAME_KEYS, KIND_OTHER_KEYS, KINDS };
 typedef struct worker {
     const bench_requests *requests;
     _Atomic int *phase;
+    bench_count *count;
     uint32_t index;
     pthread_t thread;
     graph_slot *slot;
@@ -88,6 +89,7 @@ static ckks_status ask(worker *w, const bench_request *r, uint32_t kind, ckks_er
             w->copy_out_ns += result.copy_out_ns;
             w->host_stage_ns += staged - begin;
             w->host_launch_ns += launched - staged;
+            atomic_fetch_add(&w->count->answers, 1);
         }
     }
     graph_result_release(&result);
@@ -106,6 +108,7 @@ static void *work(void *context) {
         w->rc = ask(w, r, tenant == last_tenant ? KIND_SAME_KEYS : KIND_OTHER_KEYS, &w->error);
         last_tenant = tenant;
     }
+    if (w->rc != CKKS_OK) atomic_store(&w->count->has_failed, true);
     return NULL;
 }
 
@@ -202,7 +205,7 @@ static ckks_status run_workers(serve_result *out, worker *workers, uint32_t coun
         out->before = memory_now(dev);
         const uint64_t begin = rpc_now_ns(), recordings = device_recordings(dev);
         atomic_store(phase, PHASE_COUNTING);
-        bench_wait(run->seconds);
+        bench_wait_for(run->seconds, workers->count, 2u * count);
         if (run->health) health_read(run->health, &out->health);
         atomic_store(phase, PHASE_OVER);
         out->seconds = (double)(rpc_now_ns() - begin) * 1e-9;
@@ -224,11 +227,13 @@ static ckks_status run_workers(serve_result *out, worker *workers, uint32_t coun
 static ckks_status serve(serve_result *out, const serve_run *run, uint32_t count, ckks_error *err) {
     ckks_status rc = CKKS_OK;
     _Atomic int phase = PHASE_WARMUP;
+    bench_count answered = {0};
     *out = (serve_result){.slots = count};
     worker *workers = calloc(count, sizeof *workers);
     if (!workers) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "no memory for slots");
     for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
         workers[i].requests = run->requests, workers[i].phase = &phase, workers[i].index = i;
+        workers[i].count = &answered;
         rc = worker_init(&workers[i], run->requests, run->load, err);
     }
     workload_self_test_end(run->load);

@@ -311,7 +311,7 @@ def benchmarks_run_and_check_their_results(user, package):
         user.expect(2, "bench", *wrong)
     program = user.json("bench", "program", package, "--rounds", "3", "--device", "cpu")
     assert program["rounds_checked"] >= 6 and program["summary"]
-    serve = user.json("bench", "serve", package, "--slots", "1,3", "--seconds", "0.2", "--tenants", "2", "--device", "cpu")
+    serve = user.json("bench", "serve", package, "--slots", "1,3", "--seconds", "0.001", "--tenants", "2", "--device", "cpu")
     assert [r["slots"] for r in serve["runs"]] == [1, 3]
     for r in serve["runs"]:
         assert r["answers"] > 0 and r["wrong"] == 0 and r["recordings"] == 0 and r["median_us"] <= r["p99_us"]
@@ -328,7 +328,8 @@ def load_on_the_daemon_gives_the_same_words_every_time(user):
         assert len(stages) == 12 and all(s["median_us"] <= s["p90_us"] for s in stages.values())
         assert 0 < stages["replay"]["median_us"] < stages["total"]["median_us"]
         assert r["breakdown"]["mean_pack_us"] > 0 and r["breakdown"]["mean_reply_us"] > 0
-    assert "breakdown" not in user.json("bench", "load", MODEL, "--slots", "1", "--seconds", "0.1")["runs"][0]
+    short = user.json("bench", "load", MODEL, "--slots", "1", "--seconds", "0.001")["runs"][0]
+    assert "breakdown" not in short and short["answers"] > 1, short  # however short, or slow the machine
     user.expect(2, "bench", "load")
     user.expect(4, "bench", "load", "no-such-model")
 
