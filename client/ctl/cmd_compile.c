@@ -99,10 +99,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->label_column = argument;
         return 0;
     case OPTION_SECURITY:
-        a->options.security_bits = integer(state, argument, 0, 1000, "security");
-        if (a->options.security_bits != 128 && a->options.security_bits != 192 &&
-            a->options.security_bits != 256)
-            argp_error(state, "--security takes 128, 192 or 256");
+        a->options.security_bits = ctl_take_security(state, argument);
         return 0;
     case OPTION_LOG_N:
         a->options.log_n = integer(state, argument, CKKS_LOG_N_MIN, CKKS_LOG_N_MAX, "log-n");

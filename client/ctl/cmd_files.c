@@ -21,7 +21,7 @@ enum { OPTION_PUBLIC = CTL_KEY_FIRST, OPTION_ROWS, OPTION_RAW };
 /* ---- encrypt ---- */
 
 static const struct argp_option encrypt_options[] = {
-    {"output", 'o', "PREFIX", 0, "files are PREFIX000001.ct and so on (default: the name of ROWS)", 0},
+    {"output", 'o', "PREFIX", 0, "files are PREFIX000001.ct and so on (default: the name of ROWS and -)", 0},
     {"public", OPTION_PUBLIC, 0, 0, "encrypt with the public key: no secret key is needed here", 0},
     {"rows", OPTION_ROWS, "N", 0, "the first N rows only", 0},
     {0}};
@@ -111,7 +111,7 @@ static ckks_status write_request(const arguments *a, const client_model *model, 
 static ckks_status encrypt_rows(const arguments *a, const client_model *model, const encryptor *e,
                                 const rows *data, uint64_t *files, ckks_error *err) {
     const uint32_t per_request = client_rows_per_request(model);
-    const char *prefix = a->output ? a->output : a->source.path;
+    const char *prefix = a->output ? a->output : !strcmp(a->source.path, "-") ? "rows" : a->source.path;
     ckks_status rc = CKKS_OK;
     ctl_bar bar;
     double *elements = malloc((size_t)per_request * model->element_count * sizeof *elements);
@@ -131,8 +131,8 @@ static ckks_status encrypt_rows(const arguments *a, const client_model *model, c
                                inner.message);
         }
         if (rc != CKKS_OK) break;
-        if (snprintf(path, sizeof path, "%s%06llu.ct", prefix, (unsigned long long)++*files) >=
-            (int)sizeof path)
+        if (snprintf(path, sizeof path, "%s%s%06llu.ct", prefix, a->output ? "" : "-",
+                     (unsigned long long)++*files) >= (int)sizeof path)
             rc = ckks_error_set(err, CKKS_INVALID_ARGUMENT, "output", "the path is too long");
         else
             rc = write_request(a, model, e, elements, count, path, err);

@@ -99,7 +99,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         a->compile.target_error = value;
         return 0;
     case OPTION_SECURITY:
-        a->compile.security_bits = (uint32_t)ctl_take_count(state, argument, UINT32_MAX, "security");
+        a->compile.security_bits = ctl_take_security(state, argument);
         return 0;
     case ARGP_KEY_ARG:
         ctl_take_one(state, &a->compile.onnx_path, argument);

@@ -342,6 +342,14 @@ uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max
     return value;
 }
 
+uint32_t ctl_take_security(struct argp_state *state, const char *text) {
+    static const char *const known[] = {"128", "192", "256"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(text, known[i])) return 128 + 64 * (uint32_t)i;
+    argp_error(state, "--security takes 128, 192 or 256");
+    return 0;
+}
+
 device_kind ctl_take_device(struct argp_state *state, const char *text) {
     if (!strcmp(text, "cpu")) return DEVICE_CPU;
     if (!strcmp(text, "cuda")) return DEVICE_CUDA;

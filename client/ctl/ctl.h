@@ -197,8 +197,9 @@ void ctl_refuse_more(struct argp_state *state, const char *text);
 const char *ctl_take_model(struct argp_state *state, const char *text);
 const char *ctl_take_output(struct argp_state *state, const char *text, const char *name);
 void ctl_need(struct argp_state *state, const char *given, const char *name, const char *what);
-/* Values of options: a whole number from 1 to max of --name; the word of --device. */
+/* Values of options: a whole number from 1 to max of --name; the bits of --security; the word of --device. */
 uint64_t ctl_take_count(struct argp_state *state, const char *text, uint64_t max, const char *name);
+uint32_t ctl_take_security(struct argp_state *state, const char *text);
 device_kind ctl_take_device(struct argp_state *state, const char *text);
 
 #endif

@@ -149,6 +149,9 @@ int main(int argc, char **argv) {
         print_help(stderr);
         return EXIT_USAGE;
     }
+    static char help[] = "--help";
+    char *asked[] = {argv[0], argv[2], help, NULL};
+    if (!strcmp(argv[1], "help") && argc == 3) argc = 3, argv = asked; /* as git and others have it */
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         print_help(stdout);
         return EXIT_GOOD;

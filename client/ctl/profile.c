@@ -181,12 +181,33 @@ ckks_status profile_load(ctl_profile *out, const char *name, ckks_error *err) {
     return rc;
 }
 
+/* what the file could not give back as it is would be another server, another file, or no file to read at all
+ */
+static ckks_status check_value(const char *value, const char *setting, ckks_error *err) {
+    const size_t size = strlen(value);
+    bool is_good =
+        size == 0 || (!isspace((unsigned char)value[0]) && !isspace((unsigned char)value[size - 1]));
+    for (size_t i = 0; i < size && is_good; i++)
+        is_good = (unsigned char)value[i] >= 0x20 && (unsigned char)value[i] != 0x7f;
+    return is_good
+               ? CKKS_OK
+               : ckks_error_set(err, CKKS_INVALID_ARGUMENT, "profile",
+                                "--%s has a line end, another control character, or a space at its begin or "
+                                "end: not kept",
+                                setting);
+}
+
 ckks_status profile_save(const ctl_profile *profile, bool make_current, ckks_error *err) {
     profile_file f;
     ckks_status rc;
     if (!name_is_good(profile->name))
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "profile",
                               "letters, digits and -_. are needed for a name");
+    if ((rc = check_value(profile->server, "server", err)) != CKKS_OK ||
+        (rc = check_value(profile->token_file, "token-file", err)) != CKKS_OK ||
+        (rc = check_value(profile->ca_file, "ca", err)) != CKKS_OK ||
+        (rc = check_value(profile->key, "key", err)) != CKKS_OK)
+        return rc;
     if ((rc = file_load(&f, err)) != CKKS_OK) goto out;
     ctl_profile *p = find(&f, profile->name);
     if (!p && f.count == PROFILES_MAX) {

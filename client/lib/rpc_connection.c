@@ -117,7 +117,8 @@ static ckks_status set_tls(nng_dialer dialer, const rpc_connection *c, const cha
 static ckks_status dial_error(const char *address, int nrc, bool is_dialling, ckks_error *err) {
     if (nrc == NNG_EPEERAUTH || nrc == NNG_ECRYPTO)
         return ckks_error_set(err, CKKS_UNTRUSTED_SERVER, "certificate",
-                              "%.200s: not accepted: its authority, its name or its date is wrong (%s)",
+                              "%.200s: not accepted: its authority, its name or its date is wrong, or no TLS "
+                              "is spoken there (%s)",
                               address, nng_strerror(nrc));
     if (nrc == NNG_ENOMEM)
         return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "server", "%.300s: %s", address,

@@ -27,7 +27,8 @@ def the_argument_at_fault_is_named(user):
     faults = ((["infer", MODEL, ROWS, "--rows", "-3"], "--rows"), (["encrypt", MODEL, ROWS, "--rows", "-3"], "--rows"),
               (["infer", MODEL, ROWS, "--bogus"], "--bogus"), (["infer", MODEL, ROWS, "--timeout", "1e9"], "--timeout"),
               (["infer", MODEL, ROWS, "--pin", "12"], "--pin"), (["infer", MODEL], "ROWS"),
-              (["infer", MODEL, ROWS, "-o", "out.csv", "--labels", ROWS], "--output"),
+              (["infer", MODEL, ROWS, "-o", "out.csv", "--labels", ROWS], "--output"), (["try", "m", "--data", ROWS, "--security", "100"], "--security"),
+              (["compile", "m", "--calibration", ROWS, "--security", "0"], "--security"),
               (["token", "add", "--tenant", "a", "--queued", "many"], "--queued"),
               (["token", "add", "--tenant", "a", "--key-bytes", "99999999999999999999999"], "--key-bytes"),
               (["status", "--json=yes"], "--json"), (["infer", MODEL, ROWS, "more"], "more"), (["profile", "one", "two"], "two"),
@@ -371,6 +372,36 @@ def without_a_home_nothing_is_kept_in_the_folder_at_hand(user):
         assert one_value(done.stdout)[0]["secret_file"].startswith(home.rstrip("/") + "/.config/"), done.stdout
 
 
+def a_profile_keeps_only_what_it_can_give_back(user):
+    """Else its file, and with it every command, would be of no use any more."""
+    before = user.expect(0, "profile").stdout
+    for option in ("--server", "--token-file", "--ca", "--key"):
+        for value in ("tcp://a:1\n[evil]", "tcp://a:1\r", "tcp://a:1 ", "tcp://a:1\x1b[2J", "tcp://a:1\n"):
+            error = user.json("profile", "odd", option, value, code=2)["error"]
+            assert error["code"] == "CKKS_INVALID_ARGUMENT" and option in error["message"], error
+    assert user.expect(0, "profile").stdout == before
+    user.expect(0, "profile", "odd", "--key", "a folder = of [mine]; # really/")
+    assert user.json("profile", "odd")["profiles"][0]["key"] == user.path("a folder = of [mine]; # really/")
+    user.expect(0, "profile", "odd", "--delete")
+
+
+def requests_are_called_after_their_rows(user):
+    write_rows(user.path("plain.csv"), read_rows()[:3])
+    user.expect(0, "encrypt", MODEL, "plain.csv")
+    with open(user.path("plain.csv"), encoding="utf-8") as rows:
+        subprocess.run([CTL, "encrypt", MODEL, "-"], env=user.environment, cwd=user.folder, stdin=rows, check=True, timeout=60,
+                       stderr=subprocess.DEVNULL)
+    assert {name for name in names(user.folder) if name.endswith("2.ct")} >= {"plain.csv-000002.ct", "rows-000002.ct"}, names(user.folder)
+
+
+def help_of_a_command_is_its_own(user):
+    for command in commands_of_the_program():
+        shown = user.expect(0, "help", command).stdout
+        assert shown == user.expect(0, command, "--help").stdout and "ckksctl " + command in shown, command
+    assert user.expect(0, "help").stdout == user.expect(0, "--help").stdout
+    user.expect(2, "help", "no-such-command")
+
+
 def dumps_core(user, is_at_work, *command):
     """Ends it as a fault of its own would: is its memory then in a file?"""
     with subprocess.Popen(command, env=user.environment, cwd=user.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -437,6 +468,9 @@ def main():
     tests.run(a_dash_is_no_output, user)
     tests.run(advice_leads_on_with_another_key, user)
     tests.run(json_gives_one_value_whatever_was_asked_and_nothing_secret, user)
+    tests.run(a_profile_keeps_only_what_it_can_give_back, user)
+    tests.run(requests_are_called_after_their_rows, user)
+    tests.run(help_of_a_command_is_its_own, user)
     tests.run(keys_made_at_the_same_time_are_of_one_secret, user)
     user.expect(0, "metadata", MODEL, "-o", "home.meta")
     tests.run(without_a_home_nothing_is_kept_in_the_folder_at_hand, user)
