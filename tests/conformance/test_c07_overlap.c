@@ -268,6 +268,29 @@ static void a_copy_that_breaks_has_let_go_of_its_source(void **state) {
     program_fixture_close(&f);
 }
 
+/* Memory is freed behind these: one that reports a failure of its own has waited all the same. */
+static void a_drain_that_fails_has_waited(void **state) {
+    (void)state;
+    program_fixture f;
+    program_fixture_open(&f);
+    sample *a = sample_create(&f, 1, NULL);
+    const graph_input input = sample_input(a, GRAPH_SOURCE_WORDS_DEVICE, false);
+    source_in_making s;
+    source_open(&s, &f, &input);
+    for (int of_event = 0; of_event < 2; of_event++) {
+        source_make(&s);
+        device_fault_set(f.dev, 1, false);
+        assert_status(of_event ? event_drain(s.ready, NULL) : stream_drain(f.stream, NULL),
+                      CKKS_DEVICE_ERROR);
+        device_fault_set(f.dev, 0, false);
+        assert_true(device_event_is_complete(s.ready));
+        assert_ok(device_stream_synchronize(f.stream, NULL));
+    }
+    source_close(&s);
+    sample_destroy(a);
+    program_fixture_close(&f);
+}
+
 /* The result's memory goes with a replay that broke: nothing on the stream may still write there. */
 static void a_replay_that_breaks_has_let_go_of_its_result(void **state) {
     (void)state;
@@ -441,6 +464,7 @@ int main(void) {
         cmocka_unit_test(words_wait_for_the_staging_area),
         cmocka_unit_test(a_replay_is_finished_when_it_is_over),
         cmocka_unit_test(a_copy_that_breaks_has_let_go_of_its_source),
+        cmocka_unit_test(a_drain_that_fails_has_waited),
         cmocka_unit_test(a_replay_that_breaks_has_let_go_of_its_result),
         cmocka_unit_test(device_words_of_the_programs_own_inputs_are_refused),
         cmocka_unit_test(replays_of_one_slot_asked_for_by_two_threads_run_one_after_the_other),
