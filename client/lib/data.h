@@ -44,8 +44,8 @@ ckks_status npy_parse(data_matrix *out, const void *bytes, size_t size, ckks_err
 /* idx_parse: the MNIST container: two zero bytes, type, axis count, u32 big-endian sizes, elements. */
 ckks_status idx_parse(data_matrix *out, const void *bytes, size_t size, ckks_error *err);
 
-/* gzip_inflate: the caller frees *out with wipe_free(). Refuses more than size_max bytes, and bytes after the
- * stream. */
+/* gzip_inflate: the caller frees *out with wipe_free(). Of several streams the contents are one behind the
+ * other. Refuses more than size_max bytes, and bytes after the last stream. */
 ckks_status gzip_inflate(uint8_t **out, size_t *out_size, const void *bytes, size_t size, uint64_t size_max,
                          ckks_error *err);
 static inline bool gzip_is(const void *bytes, size_t size) {

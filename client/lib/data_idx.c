@@ -141,6 +141,8 @@ ckks_status gzip_inflate(uint8_t **out, size_t *out_size, const void *bytes, siz
                                 z.msg ? z.msg : "end of data");
             goto out;
         }
+        /* files of several streams are files as well: bgzip makes them, and cat */
+        if (result == Z_STREAM_END && gzip_is(z.next_in, z.avail_in)) result = inflateReset(&z);
     }
     if (z.avail_in != 0) {
         rc = ckks_error_set(err, CKKS_MALFORMED, "gzip", "%u bytes after the end of the stream", z.avail_in);

@@ -16,7 +16,7 @@ ckks_status file_read(uint8_t **out, size_t *size, const char *path, uint64_t si
 /* file_io_error makes the error of a call that failed (errno), of its path and what it was to do:
  * CKKS_NOT_FOUND, CKKS_ALREADY_EXISTS, CKKS_PERMISSION_DENIED or CKKS_IO. */
 ckks_status file_io_error(ckks_error *err, const char *path, const char *what);
-/* file_name_error puts the path in front of the message of a filled error. */
+/* file_name_error puts the path in front of the message of a filled error; "-" is standard input. */
 void file_name_error(ckks_error *err, const char *path);
 /* file_write replaces (or, unless `overwrite`, creates) a file with `mode`, less the umask: the new one is
  * written and synced without a name (where the system cannot: beside the target) and gets it when it is

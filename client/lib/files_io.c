@@ -25,7 +25,8 @@ void file_name_error(ckks_error *err, const char *path) {
     if (!err || err->code == CKKS_OK) return;
     char joined[sizeof err->message];
     const size_t room = sizeof joined / 2;
-    snprintf(joined, sizeof joined, "%.*s: %.*s", (int)room, path, (int)room - 4, err->message);
+    snprintf(joined, sizeof joined, "%.*s: %.*s", (int)room, strcmp(path, "-") ? path : "standard input",
+             (int)room - 4, err->message);
     memcpy(err->message, joined, sizeof joined);
 }
 

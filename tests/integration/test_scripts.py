@@ -394,6 +394,10 @@ def requests_are_called_after_their_rows(user):
     assert {name for name in names(user.folder) if name.endswith("2.ct")} >= {"plain.csv-000002.ct", "rows-000002.ct"}, names(user.folder)
 
 
+def standard_input_is_called_so(user):
+    assert "standard input: the file is empty" in user.json("infer", MODEL, "-", code=3)["error"]["message"]
+
+
 def help_of_a_command_is_its_own(user):
     for command in commands_of_the_program():
         shown = user.expect(0, "help", command).stdout
@@ -470,6 +474,7 @@ def main():
     tests.run(json_gives_one_value_whatever_was_asked_and_nothing_secret, user)
     tests.run(a_profile_keeps_only_what_it_can_give_back, user)
     tests.run(requests_are_called_after_their_rows, user)
+    tests.run(standard_input_is_called_so, user)
     tests.run(help_of_a_command_is_its_own, user)
     tests.run(keys_made_at_the_same_time_are_of_one_secret, user)
     user.expect(0, "metadata", MODEL, "-o", "home.meta")

@@ -230,6 +230,32 @@ static void gzip_bombs_and_damage_are_refused(void **state) {
     assert_int_equal(gzip_inflate(&out, &out_size, packed, size, 1u << 21, NULL), CKKS_MALFORMED);
 }
 
+static void gzip_of_several_streams_is_their_contents_in_order(void **state) {
+    (void)state;
+    uint8_t packed[512];
+    uint8_t *out = NULL;
+    size_t out_size = 0, ends[3];
+    ckks_error err = {0};
+    size_t size = ends[0] = make_gzip(packed, sizeof packed, "a,b\n1,2\n", 8);
+    size += make_gzip(packed + size, sizeof packed - size, "3,4\n", 4);
+    ends[1] = size;
+    size += make_gzip(packed + size, sizeof packed - size, "", 0); /* bgzip's last one is empty */
+    ends[2] = size;
+    assert_int_equal(gzip_inflate(&out, &out_size, packed, size, 1000, &err), CKKS_OK);
+    assert_int_equal(out_size, 12);
+    assert_memory_equal(out, "a,b\n1,2\n3,4\n", 12);
+    free(out);
+    assert_int_equal(gzip_inflate(&out, &out_size, packed, size, 11, NULL), CKKS_TOO_LARGE);
+    for (size_t cut = 1; cut < size; cut++) { /* whole streams, and nothing in part */
+        const bool is_whole = cut == ends[0] || cut == ends[1] || cut == ends[2];
+        assert_int_equal(gzip_inflate(&out, &out_size, packed, cut, 1000, NULL),
+                         is_whole ? CKKS_OK : CKKS_MALFORMED);
+        if (is_whole) free(out);
+    }
+    packed[size] = 0x1f, packed[size + 1] = 0x8b;
+    assert_int_equal(gzip_inflate(&out, &out_size, packed, size + 2, 1000, NULL), CKKS_MALFORMED);
+}
+
 /* ---- CSV ---- */
 
 static ckks_status parse(csv_table *t, const char *text, ckks_error *err) {
@@ -445,6 +471,7 @@ int main(void) {
         cmocka_unit_test(idx_reads_images_and_labels_even_compressed),
         cmocka_unit_test(idx_refuses_sizes_that_are_not_there),
         cmocka_unit_test(gzip_bombs_and_damage_are_refused),
+        cmocka_unit_test(gzip_of_several_streams_is_their_contents_in_order),
         cmocka_unit_test(csv_columns_are_matched_by_name_in_any_order),
         cmocka_unit_test(csv_refuses_missing_and_repeated_columns),
         cmocka_unit_test(csv_refuses_text_that_could_shift_values),
