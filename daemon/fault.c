@@ -22,7 +22,7 @@ void fault_hang(uint32_t slot_index) {
 
 /* ---- a gate: the test knows who is at it, and when it opens ---- */
 
-static int gate_arrived = -1, gate_go = -1;
+static int gate_arrived = -1, gate_go = -1, gate_go_first = -1; /* the first slot may have a way of its own */
 
 static int gate_part(const char *name) {
     char path[256];
@@ -34,19 +34,21 @@ static int gate_part(const char *name) {
 static void gate_find(void) {
     if (!getenv("CKKSD_TEST_GATE")) return;
     gate_arrived = gate_part("arrived"), gate_go = gate_part("go");
+    if (setting("CKKSD_TEST_GATE_FIRST") > 0) gate_go_first = gate_part("go-first");
 }
-static void gate_pass(void) {
+static void gate_pass(uint32_t slot_index) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char byte = 'a';
     pthread_once(&once, gate_find);
     if (gate_go < 0) return;
-    const bool has_passed = write(gate_arrived, &byte, 1) == 1 && read(gate_go, &byte, 1) == 1;
+    const int go = slot_index == 0 && gate_go_first >= 0 ? gate_go_first : gate_go;
+    const bool has_passed = write(gate_arrived, &byte, 1) == 1 && read(go, &byte, 1) == 1;
     CKKS_ASSERT(has_passed);
 }
 
-void fault_replay(device *dev) {
+void fault_replay(device *dev, uint32_t slot_index) {
     static _Atomic long replays;
-    gate_pass();
+    gate_pass(slot_index);
     const long slow_ms = setting("CKKSD_TEST_SLOW_MS");
     if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
     const long now = atomic_fetch_add(&replays, 1) + 1;
@@ -55,7 +57,7 @@ void fault_replay(device *dev) {
 }
 
 void fault_key_job(void) {
-    if (setting("CKKSD_TEST_GATE_KEYS") > 0) gate_pass();
+    if (setting("CKKSD_TEST_GATE_KEYS") > 0) gate_pass(UINT32_MAX);
 }
 
 void fault_replay_end(device *dev) {

@@ -17,7 +17,7 @@
 
 #ifdef CKKS_FAULT_INJECTION
 void fault_hang(uint32_t slot_index);
-void fault_replay(device *dev);
+void fault_replay(device *dev, uint32_t slot_index);
 void fault_key_job(void);
 void fault_replay_end(device *dev);
 /* fault_health_driver: the made-up card's, or NULL */
@@ -28,8 +28,8 @@ const health_driver *fault_health_driver(void);
 static inline void fault_hang(uint32_t slot_index) {
     (void)slot_index;
 }
-static inline void fault_replay(device *dev) {
-    (void)dev;
+static inline void fault_replay(device *dev, uint32_t slot_index) {
+    (void)dev, (void)slot_index;
 }
 static inline void fault_key_job(void) {}
 static inline void fault_replay_end(device *dev) {

@@ -218,7 +218,7 @@ static void run_on_slot(slot_job *job) {
     device *dev = graph_slot_device(s->graph);
     inf->started_ns = clock_now_ns();
     inf->queue_ns = inf->started_ns - inf->request->received_ns;
-    fault_replay(dev);
+    fault_replay(dev, s->index);
     job->rc = graph_program_copy_inputs_from(program, &handle, inf->inputs, inf->input_count, inf->resident,
                                              &job->err);
     const uint64_t staged_ns = clock_now_ns();

@@ -146,8 +146,11 @@ static void on_recovered(loop_event *event) {
             fatal(s, "every slot is lost");
         return;
     }
-    for (uint32_t i = 0; i < mine->model_count; i++)
-        if (mine->models[i]->state == MODEL_READY) where->has_program[mine->models[i]->index] = true;
+    for (uint32_t i = 0; i < mine->model_count; i++) {
+        const model_state state = mine->models[i]->state;
+        if (state == MODEL_READY || state == MODEL_CAPTURING)
+            where->has_program[mine->models[i]->index] = true;
+    }
     atomic_fetch_add(&daemon_metrics.slot_recoveries, 1);
     log_write(LOG_LEVEL_NOTICE, "event=slot_recovered slot=%u models=%u", where->index, mine->model_count);
     slot_set_state(where, SLOT_IDLE);
@@ -172,8 +175,12 @@ void server_quarantine(server *s, slot *where, const char *why) {
     mine->model_count = 0;
     LIST_EACH(link, &s->models.all) {
         model *m = LIST_ENTRY(link, model, link);
+        /* others may still be capturing what this slot had captured: it must not lack it when they are done
+         */
+        const bool is_wanted =
+            m->state == MODEL_READY || (m->state == MODEL_CAPTURING && where->has_program[m->index]);
         where->has_program[m->index] = false;
-        if (m->state == MODEL_READY) mine->models[mine->model_count++] = m;
+        if (is_wanted) mine->models[mine->model_count++] = m;
     }
     mine->job.limit_ns = MODEL_CAPTURE_LIMIT;
     mine->job.run = run_recovery;

@@ -123,6 +123,38 @@ static void a_model_whose_file_goes_while_it_is_loaded_retires_when_it_is(void *
     assert_int_equal(code, 0);
 }
 
+/* The first slot has captured a new model, the second is busy: then the first fails and recovers. */
+static void a_slot_that_recovers_while_a_model_is_captured_has_it_afterwards(void **state) {
+    (void)state;
+    static char environment[2][160];
+    const int first = gate_part("go-first");
+    snprintf(environment[0], sizeof environment[0], "%s", gate_shut());
+    snprintf(environment[1], sizeof environment[1], "CKKSD_TEST_GATE_FIRST=1");
+    setenv("CKKSD_TEST_FAIL_REPLAY", "2", 1);
+    start_with_keys("[slots]\ncount = 2\n", environment[0], environment[1]);
+    unsetenv("CKKSD_TEST_FAIL_REPLAY");
+    nng_socket a = begin(&alice, NULL, 0);
+    gate_wait();
+    nng_socket b = begin(&alice, NULL, 0);
+    gate_wait(); /* on the second slot, which stays there */
+    assert_int_equal(write(first, "g", 1), 1);
+    assert_int_equal(end(a, NULL), 0);
+    tiny_package_install(models, "tiny", "2", 1);
+    daemon_signal(&d, SIGHUP);
+    log_wait("event=captured model=tiny version=2 slot=0");
+    a = begin(&alice, NULL, 0);
+    gate_wait();
+    assert_int_equal(write(first, "g", 1), 1); /* the second evaluation, which fails */
+    log_wait("event=slot_recovered slot=0 models=2");
+    gate_wait(); /* it is tried again, on the same slot */
+    assert_int_equal(write(first, "g", 1), 1);
+    assert_int_equal(end(a, NULL), 0);
+    gate_open(1);
+    assert_int_equal(end(b, NULL), 0);
+    log_wait("event=model_ready model=tiny version=2 slots=2");
+    close(first);
+}
+
 static void tenants_are_those_of_the_token_file(void **state) {
     (void)state;
     char command[300];
@@ -375,6 +407,7 @@ int main(void) {
         T(reload_takes_new_tokens_and_models_and_refuses_a_bad_configuration_whole),
         T(a_reload_asked_for_while_one_is_on_its_way_follows_it),
         T(a_model_whose_file_goes_while_it_is_loaded_retires_when_it_is),
+        T(a_slot_that_recovers_while_a_model_is_captured_has_it_afterwards),
         T(tenants_are_those_of_the_token_file),
         T(a_reload_changes_how_long_unused_key_sets_stay),
         T(an_unloaded_version_is_retired_by_name_and_can_come_back),
