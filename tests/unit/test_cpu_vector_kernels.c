@@ -98,6 +98,16 @@ static bool compare(kernel_id kernel, const void *args, void *out_slot, uint64_t
     return true;
 }
 
+/* One pattern for each set under ThreadSanitizer, which looks at who touches what and not at the words. */
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+#define PATTERNS_ARE_FEW 1
+#endif
+#endif
+#ifndef PATTERNS_ARE_FEW
+#define PATTERNS_ARE_FEW 0
+#endif
+
 static kernel_basis basis_q(uint32_t level) {
     return (kernel_basis){0, level + 1, 0};
 }
@@ -626,7 +636,7 @@ static void every_kernel(cpu_isa isa) {
                                                   sets[i].digit_size, sets[i].q0, sets[i].q, sets[i].p);
         device_fixture_open(&now.f, fixture_context_of(&p), 2);
         set_team(i == 0 ? 3 : 1); /* the first set also shows that pieces tile a launch */
-        check_set(sets[i].patterns);
+        check_set(PATTERNS_ARE_FEW && sets[i].patterns > 1 ? 1 : sets[i].patterns);
         device_fixture_close(&now.f);
     }
     set_team(1);

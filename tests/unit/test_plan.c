@@ -85,6 +85,9 @@ static void kind_zero(plan_fixture *f) {
 static void operand_from_the_future(plan_fixture *f) {
     f->operations[ADD].b = f->operations[ADD].first_output;
 }
+static void operand_is_its_own_output(plan_fixture *f) {
+    f->operations[ADD].a = f->operations[ADD].first_output;
+}
 static void operand_out_of_range(plan_fixture *f) {
     f->operations[SQUARE].a = UINT32_MAX;
 }
@@ -240,6 +243,7 @@ static void each_broken_plan_is_refused_by_name(void **state) {
         {unknown_kind, CKKS_MALFORMED, "operation 6 (UNKNOWN, test)"},
         {kind_zero, CKKS_MALFORMED, "operation 6 (UNKNOWN, test)"},
         {operand_from_the_future, CKKS_MALFORMED, "operation 6 (ADD, test)"},
+        {operand_is_its_own_output, CKKS_MALFORMED, "operation 6 (ADD, test)"},
         {operand_out_of_range, CKKS_MALFORMED, "operation 1 (SQUARE, test)"},
         {gap_in_numbering, CKKS_MALFORMED, "operation 6 (ADD, test)"},
         {too_few_outputs, CKKS_MALFORMED, "operation 7 (ROTATE_HOISTED, test)"},
@@ -313,6 +317,9 @@ static void batch_operations_are_checked(void **state) {
     f->operations[0].matrix = 0;
     f->matrices[0].column_count = 2;
     assert_int_equal(plan_check(&f->plan, NULL), CKKS_SIGNATURE_MISMATCH);
+    f->matrices[0].row_count = 1, f->matrices[0].column_count = 6; /* as many weights */
+    assert_int_equal(plan_check(&f->plan, NULL), CKKS_SIGNATURE_MISMATCH);
+    f->matrices[0].row_count = 2;
     f->matrices[0].column_count = 3;
     const double scale = f->matrices[0].bias_scale, bad[] = {0, NAN};
     f->matrices[0].bias_scale = nextafter(scale, 0);
