@@ -333,7 +333,7 @@ def json_gives_one_value_whatever_was_asked_and_nothing_secret(user):
                 ["infer", MODEL, "marked.csv", "-o", "marked-out.csv"], ["encrypt", MODEL, "marked.csv", "-o", "marked-"],
                 ["infer", MODEL, "marked-000001.ct", "-o", "marked.result"], ["decrypt", MODEL, "marked.result"],
                 ["inspect", "marked.result", "marked-000001.ct"], ["status"], ["models"], ["metadata", MODEL, "-o", "marked.meta"], ["doctor"],
-                ["token", "add", "--tenant", "t", "--file", user.path("tokens"), "-o", user.path("t.token")],
+                ["token", "add", "--tenant", "t", "--file", user.path("their-tokens"), "-o", user.path("t.token")],
                 ["compile", onnx, "--calibration", calibration, "-o", package], ["compile", "--operators"], ["version"],
                 ["try", onnx, "--data", "marked.csv", "--calibration", calibration, "--encrypted", "1"],
                 ["check", package, "--data", "marked.csv", "--encrypted", "1"], ["explain", package, "--no-measure"],
@@ -346,7 +346,7 @@ def json_gives_one_value_whatever_was_asked_and_nothing_secret(user):
         assert done.stderr == "" or "--raw" in command, (command, done.stderr)
     with open(user.path("t.token"), encoding="utf-8") as file:
         made = file.read()
-    assert made.strip().split(".")[1] not in open(user.path("tokens"), encoding="utf-8").read()
+    assert made.strip().split(".")[1] not in open(user.path("their-tokens"), encoding="utf-8").read()
 
 
 def keys_made_at_the_same_time_are_of_one_secret(user):
