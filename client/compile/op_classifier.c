@@ -74,6 +74,13 @@ static ckks_status classifier_read(classifier *c, const model_node *node, const 
                           weights ? weights->n_floats : (size_t)0, c->columns);
     c->rows = (uint32_t)(weights->n_floats / c->columns);
     c->coefficients = weights->floats;
+    if (bias && bias->n_floats > c->rows && weights->n_floats % bias->n_floats == 0)
+        return node_error(
+            node, err,
+            "coefficients for %zu columns, its input has %u: the exporter joined others than the "
+            "model was trained on (skl2onnx does for a RidgeClassifier in a StackingClassifier: "
+            "take LogisticRegression)",
+            weights->n_floats / bias->n_floats, c->columns);
     if (bias && bias->n_floats && bias->n_floats != c->rows)
         return node_error(node, err, "%zu intercepts for %u scores", bias->n_floats, c->rows);
     c->intercepts = bias && bias->n_floats ? bias->floats : NULL;

@@ -152,6 +152,13 @@ static ckks_status cast_evaluate(evaluation *e, ckks_error *err) {
 }
 
 static ckks_status cast_lower(lowering *l, const model_node *node, ckks_error *err) {
+    if (lower_is_encrypted(l, node, 0) && node_int(node, "to", 0) == ELEMENT_BOOL)
+        return lower_refuse(
+            l, node, "it asks whether encrypted numbers are zero",
+            "leave the question out (scikit-learn's CalibratedClassifierCV asks it of a sum where there are "
+            "more "
+            "than two classes: put it into a OneVsRestClassifier, or export the classifier without it)",
+            err);
     if (lower_is_encrypted(l, node, 0) && !is_float_type(node_int(node, "to", 0)) &&
         !l->is_final[node->outputs[0]])
         return lower_refuse(l, node, "encrypted numbers cannot be rounded to integers",

@@ -584,6 +584,50 @@ static void a_nearest_neighbour_imputer_is_refused_with_the_way_out(void **state
     assert_non_null(strstr(way_out, "SimpleImputer"));
 }
 
+/* CalibratedClassifierCV of several classes: is the sum of what it divides zero? */
+static void a_question_for_zero_is_refused_with_the_way_out(void **state) {
+    (void)state;
+    ckks_error err = {0};
+    onnx_model *m;
+    lowered_model lowered;
+    arena memory = {0};
+    onnx_builder *b = onnx_builder_create();
+    size_t size;
+    onnx_builder_input(b, "x", 2, four);
+    onnx_builder_int(b, onnx_builder_node(b, "", "Cast", "is_not_zero", "x", "c"), "to", ELEMENT_BOOL);
+    onnx_builder_int(b, onnx_builder_node(b, "", "Cast", "number", "c", "n"), "to", ELEMENT_FLOAT);
+    onnx_builder_node(b, "", "Mul", "square", "n,n", "y");
+    onnx_builder_output(b, "y");
+    uint8_t *bytes = onnx_builder_finish(b, &size);
+    onnx_builder_destroy(b);
+    CHECK_STATUS(model_read(&m, bytes, size, &err), CKKS_OK);
+    CHECK_STATUS(model_lower(&lowered, m, &memory, &err), CKKS_UNSUPPORTED);
+    assert_int_equal(m->refusal_count, 1);
+    assert_string_equal(m->refusals[0].node, "is_not_zero");
+    assert_non_null(strstr(m->refusals[0].way_out, "OneVsRestClassifier"));
+    free(bytes);
+    arena_fini(&memory);
+    onnx_model_destroy(m);
+}
+
+/* a stacked model whose exporter gives it both columns of each model's scores, where it knows one of each */
+static void coefficients_for_other_columns_are_told_from_wrong_intercepts(void **state) {
+    (void)state;
+    static const float zeros[2];
+    ckks_error err = {0};
+    onnx_model *m;
+    onnx_builder *b = onnx_builder_create();
+    onnx_builder_input(b, "x", 2, four);
+    Onnx__Node *n = onnx_builder_node(b, "ai.onnx.ml", "LinearClassifier", "stacked", "x", "label,scores");
+    onnx_builder_floats(b, n, "coefficients", 4, first_weights);
+    onnx_builder_floats(b, n, "intercepts", 2, zeros);
+    onnx_builder_ints(b, n, "classlabels_ints", 2, class_numbers);
+    onnx_builder_output(b, "label");
+    CHECK_STATUS(parse(&m, b, &err), CKKS_MALFORMED);
+    assert_string_equal(err.field, "stacked");
+    assert_non_null(strstr(err.message, "coefficients for 2 columns, its input has 4"));
+}
+
 static void failing_allocations_are_reported_while_a_normalisation_is_found(void **state) {
     (void)state;
     char path[] = "/tmp/ckks-exporters-XXXXXX";
@@ -613,6 +657,8 @@ int main(void) {
         cmocka_unit_test(a_wide_sigmoid_takes_a_high_degree_and_a_wider_one_is_refused_with_the_way_out),
         cmocka_unit_test(an_elementwise_layer_that_several_layers_read_takes_no_level),
         cmocka_unit_test(a_nearest_neighbour_imputer_is_refused_with_the_way_out),
+        cmocka_unit_test(a_question_for_zero_is_refused_with_the_way_out),
+        cmocka_unit_test(coefficients_for_other_columns_are_told_from_wrong_intercepts),
         cmocka_unit_test(failing_allocations_are_reported_while_a_normalisation_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
