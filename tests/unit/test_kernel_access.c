@@ -582,11 +582,53 @@ static void uniform_and_public_key_products_are_described(void **state) {
     assert_true(access[0].bytes == LIMBS(2 * 2 * 3) && access[1].bytes == LIMBS(2 * 3));
 }
 
+/* each operand's basis and memory is looked at by itself, not through another's */
+static void operands_of_switches_and_divisions_are_looked_at_one_by_one(void **state) {
+    (void)state;
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.a.component_count = 2, "a");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.a = poly('A', 1, 3, 1), "a");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.out = poly('O', 2, 2, 1);
+            a.key_switch.out_batch_stride = 6, "out");
+    INVALID(KERNEL_KEY_SWITCH, a.key_switch.add = poly('B', 1, 3, 1);
+            a.key_switch.add_batch_stride = 4, "add");
+    ALIAS(KERNEL_KEY_SWITCH, a.key_switch.scratch = at('O') + 7 * N, "scratch");
+    ALIAS(KERNEL_KEY_SWITCH, a.key_switch.scratch = at('A') + 8 * N, "scratch");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.a = poly('A', 1, 3, 1), "a");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.out = poly('O', 2, 3, 1); a.hoisted.out_batch_stride = 8, "out");
+    INVALID(KERNEL_HOISTED_SWITCH, a.hoisted.add = poly('B', 1, 3, 1), "add");
+    ALIAS(KERNEL_HOISTED_SWITCH, a.hoisted.scratch = at('B') + 2 * N, "scratch");
+    ALIAS(KERNEL_HOISTED_SWITCH, a.hoisted.scratch = at('A') + 2 * N, "scratch");
+    INVALID(KERNEL_MOD_DOWN, a.mod_down.out.basis.q_first = 1, "out");
+    INVALID(KERNEL_MOD_DOWN, a.mod_down.add = poly('B', 1, 3, 1); a.mod_down.add_batch_stride = 4, "add");
+    ALIAS(KERNEL_MOD_DOWN, a.mod_down.out.words = at('A') + N, "a");
+    ALIAS(KERNEL_MOD_DOWN, a.mod_down.scratch = at('O') + 7 * N, "scratch");
+    ALIAS(KERNEL_MOD_DOWN, a.mod_down.scratch = at('A') + 19 * N, "scratch");
+    INVALID(KERNEL_RESCALE, a.rescale.a = poly('A', 2, 3, 1), "a");
+    INVALID(KERNEL_RESCALE, a.rescale.out = poly('O', 2, 2, 1), "out");
+    INVALID(KERNEL_MULTIPLY_RESCALE, a.product.b = poly('B', 1, 3, 1), "b");
+    /* products of a batch lie elsewhere than both factors */
+    ALIAS(KERNEL_MULTIPLY, a.binary.a = poly('A', 4, 3, 0); a.binary.b = poly('B', 4, 3, 0);
+          a.binary.out = poly('A', 6, 3, 0), "a");
+    ALIAS(KERNEL_MULTIPLY, a.binary.a = poly('A', 4, 3, 0); a.binary.b = poly('B', 4, 3, 0);
+          a.binary.out = poly('B', 6, 3, 0), "b");
+    INVALID(KERNEL_ADD, a.binary.a.basis.q_count = 2, "a");
+    ALIAS(KERNEL_ADD, a.binary.a.words = at('O') + N, "a");
+    INVALID(KERNEL_ADD_SCALARS, a.scalars.a.basis.q_count = 2, "a");
+    INVALID(KERNEL_AUTOMORPHISM, a.automorphism.a.basis.q_count = 2, "a");
+    INVALID(KERNEL_AUTOMORPHISM, a.automorphism.out.component_count = 1, "out");
+    INVALID(KERNEL_DIAGONAL_SUM, a.diagonal.items = NULL, "items");
+    INVALID(KERNEL_DIAGONAL_SUM, a.diagonal.item_count = 0, "item_count");
+    INVALID(KERNEL_PERMUTE_SUM, a.permute.out = poly('O', 2, 3, 0), "out");
+    INVALID(KERNEL_PERMUTE_SUM, a.permute.in_count = 0, "in_count");
+    INVALID(KERNEL_PERMUTE_SUM, a.permute.items = NULL, "items");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accesses_are_those_of_the_definition),
         cmocka_unit_test(gaps_between_components_are_not_touched),
         cmocka_unit_test(every_bad_shape_is_refused_by_kernel_and_field),
+        cmocka_unit_test(operands_of_switches_and_divisions_are_looked_at_one_by_one),
         cmocka_unit_test(uniform_and_public_key_products_are_described),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
