@@ -621,6 +621,10 @@ static void operands_of_switches_and_divisions_are_looked_at_one_by_one(void **s
     INVALID(KERNEL_PERMUTE_SUM, a.permute.out = poly('O', 2, 3, 0), "out");
     INVALID(KERNEL_PERMUTE_SUM, a.permute.in_count = 0, "in_count");
     INVALID(KERNEL_PERMUTE_SUM, a.permute.items = NULL, "items");
+    ALIAS(KERNEL_PACK, a.pack.a.words = at('O'), "a");
+    ALIAS(KERNEL_EXPAND, a.expand.seed = (void *)at('O'), "seed");
+    INVALID(KERNEL_SAMPLE, a.sample.out = poly('O', 2, 3, 2), "out");
+    ALIAS(KERNEL_SAMPLE, a.sample.random = (void *)at('O'), "random");
 }
 
 int main(void) {
