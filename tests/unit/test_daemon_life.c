@@ -208,12 +208,11 @@ static void more_slots_than_cores_are_said_by_the_cores_that_there_are_for_it(vo
     assert_false(was_said("slots on"));
     assert_int_equal(check_configuration("auto", 2), 0);
     assert_true(was_said("on a CPU, 2 slots on 1 core: "));
-    if (fixture_device_kind() == DEVICE_CPU) {
-        daemon_start(&d, "[slots]\ncount = 2\n", NULL, NULL);
-        assert_true(daemon_logged(&d, "event=slots_over_cores message=\"2 slots on 1 core: "));
-        assert_int_equal(daemon_stop(&d), 0);
-    }
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    if (fixture_device_kind() != DEVICE_CPU || sysconf(_SC_NPROCESSORS_CONF) >= 4) return;
+    daemon_start(&d, "[slots]\ncount = 4\n", NULL, NULL); /* all cores: a runtime may widen the mask again */
+    assert_true(daemon_logged(&d, "event=slots_over_cores message=\"4 slots on "));
+    assert_int_equal(daemon_stop(&d), 0);
 }
 
 static void a_device_error_costs_one_request_and_the_slot_comes_back(void **state) {
