@@ -136,10 +136,6 @@ struct SourceJob {
     }
 };
 
-__device__ __forceinline__ void prefetch_line(const void *address) {
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
-}
-
 /* Inverse columns of all sources at once, for FUSED: from the row pass's raw values to y. The group that the
  * inverse ends with is the one that the forward transform begins with, so y stays in registers. */
 template <int R_LOG, int SOURCES> struct SourceColumns {
@@ -278,7 +274,7 @@ __global__ void __launch_bounds__(128, SOURCES <= 2 ? 4 : 3)
         const u32 prime = io.prime(t, unit, first + c);
         double *tile = tiles[c & 1];
         if (c + 1 < count && threadIdx.x < (1u << R_LOG) / 16) /* the next target's twiddles, by lines */
-            prefetch_line(t.forward_f64 + ((size_t)io.prime(t, unit, first + c + 1) << t.log_n) +
+            ptx_prefetch(t.forward_f64 + ((size_t)io.prime(t, unit, first + c + 1) << t.log_n) +
                           16 * threadIdx.x);
         const PathF64 path(gpu_constant(&t.prime[prime].qd), gpu_constant(&t.prime[prime].q_inverse));
         Twiddles<PathF64, R_LOG, T, 0, 3, false, true> w0;

@@ -117,7 +117,9 @@ cudaError_t cuda_counter_advance(cudaStream_t stream, const kernel_counter_args 
 
 /* ---- device side ---- */
 
-#ifdef __CUDACC__
+#if defined __CUDACC__ || defined CKKS_CUDA_EMULATED
+
+#include "kernels/cuda/ptx.cuh"
 
 #ifdef CKKS_DEBUG_BOUNDS
 #define GPU_BOUND(condition)                                                                                 \
@@ -167,21 +169,16 @@ __device__ __forceinline__ u32 gpu_permute(u32 i, u32 g, u32 log_n) {
  * gpu_constant: of what no kernel writes.
  */
 __device__ __forceinline__ double gpu_constant(const double *from) {
-    double x;
-    asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(x) : "l"(from));
-    return x;
+    return ptx_load_constant(from);
 }
 __device__ __forceinline__ u64 gpu_word(const u64 *from) {
-    u64 x;
-    asm volatile("ld.global.b64 %0, [%1];" : "=l"(x) : "l"(from));
-    return x;
+    return ptx_load(from);
 }
 
 /* A sector of a table into the first-level cache, there before what follows: for what is read behind the wait
  * for the kernel ahead. */
 __device__ __forceinline__ void gpu_touch(const void *from) {
-    asm volatile("{\n\t.reg .b64 x;\n\t.reg .pred p;\n\tld.global.nc.b64 x, [%0];\n\t"
-                 "setp.eq.b64 p, x, 0x7ff0000000000001;\n\t@p prefetch.global.L1 [%0];\n\t}" ::"l"(from));
+    ptx_touch(from);
 }
 const u32 gpu_sector = 4; /* doubles */
 
@@ -247,10 +244,7 @@ struct PathF64 {
             w[0] = gpu_constant(from);
         } else {
 #pragma unroll
-            for (int b = 0; b < COUNT; b += 2)
-                asm volatile("ld.global.nc.v2.f64 {%0, %1}, [%2];"
-                             : "=d"(w[b]), "=d"(w[b + 1])
-                             : "l"(from + b));
+            for (int b = 0; b < COUNT; b += 2) ptx_load_constants(w[b], w[b + 1], from + b);
         }
     }
     __device__ __forceinline__ void begin_forward(double &x) const {
@@ -357,14 +351,10 @@ struct PathI64 {
  * write, in every thread, so that the end of one kernel still implies the end of all before it.
  */
 __device__ __forceinline__ void gpu_wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+    ptx_wait();
 }
 __device__ __forceinline__ void gpu_release_next() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    ptx_launch_dependents();
 }
 
 /*
@@ -416,5 +406,5 @@ static inline u32 gpu_places(const void *kernel, int threads) {
                                  : gpu_launch(KERNEL<PathI64>, (grid), (block), (stream),                    \
                                               (host_tables)->device.log_n, __VA_ARGS__)
 
-#endif /* __CUDACC__ */
+#endif /* __CUDACC__ || CKKS_CUDA_EMULATED */
 #endif

@@ -253,8 +253,8 @@ ckks_status cuda_stream_trap(void *stream, ckks_error *err) {
     CudaStream *s = static_cast<CudaStream *>(stream);
     USE(s->device);
     s->last_is_kernel = false;
-    trap<<<1, 1, 0, s->stream>>>();
-    return cuda_check(cudaGetLastError(), "trap", err);
+    gpu_may_overlap = false;
+    return cuda_check(gpu_launch(trap, dim3(1), 1, s->stream, 0), "trap", err);
 }
 #else
 ckks_status (*const cuda_stream_trap)(void *, ckks_error *) = nullptr;

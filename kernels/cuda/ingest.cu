@@ -108,9 +108,10 @@ __global__ void __launch_bounds__(threads) pack(GpuTables t, kernel_pack_args a)
 
 cudaError_t cuda_unpack(cudaStream_t stream, const kernel_unpack_args *a) {
     const GpuTables &t = cuda_tables(a->tables)->device;
-    unpack<<<dim3((1u << t.log_n) / threads, basis_limb_count(a->out.basis), a->out.component_count), threads,
-             0, stream>>>(t, *a);
-    return cudaGetLastError();
+    gpu_may_overlap = false; /* what it reads a copy has brought */
+    return gpu_launch(unpack,
+                      dim3((1u << t.log_n) / threads, basis_limb_count(a->out.basis), a->out.component_count),
+                      threads, stream, t.log_n, t, *a);
 }
 
 cudaError_t cuda_expand(cudaStream_t stream, const kernel_expand_args *a) {

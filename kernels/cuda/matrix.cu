@@ -41,18 +41,7 @@ __device__ __forceinline__ double fold_high(const PathF64 &path, double x) {
  * (row, k), (row + 8, k), (row, k + 4), (row + 8, k + 4), b at (k, row), (k + 4, row), and c at (row, 2 k),
  * (row, 2 k + 1), (row + 8, 2 k), (row + 8, 2 k + 1). */
 __device__ __forceinline__ void matrix_step(double (&c)[4], const double (&a)[4], const double (&b)[2]) {
-#if __CUDA_ARCH__ >= 900
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-#else
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-            : "+d"(c[2 * (i & 1)]), "+d"(c[2 * (i & 1) + 1])
-            : "d"(a[i]), "d"(b[i >> 1]));
-#endif
+    ptx_matrix_step(c, a, b);
 }
 
 /* A block makes `rows` rows of the result at `positions` positions of one limb of one component, `columns`

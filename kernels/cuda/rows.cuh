@@ -191,34 +191,24 @@ template <int R_LOG> struct Rows {
 
 /* Copies into shared memory that the thread does not wait for until row_wait. */
 __device__ __forceinline__ void row_copy8(void *to, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((u32)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
+    ptx_copy_async8(to, from);
 }
 /* The same for words that nothing reads again soon: they make room in the cache first. */
 __device__ __forceinline__ u64 row_once() {
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
+    return ptx_evict_first();
 }
 __device__ __forceinline__ void row_copy16_once(void *to, const void *from, u64 policy) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                     (u32)__cvta_generic_to_shared(to)),
-                 "l"(from), "l"(policy)
-                 : "memory");
+    ptx_copy_async16(to, from, policy);
 }
 __device__ __forceinline__ void row_copy8_once(void *to, const void *from, u64 policy) {
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 8, %2;" ::"r"(
-                     (u32)__cvta_generic_to_shared(to)),
-                 "l"(from), "l"(policy)
-                 : "memory");
+    ptx_copy_async8(to, from, policy);
 }
 __device__ __forceinline__ void row_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    ptx_copy_commit();
 }
 /* all but the last `PENDING` groups have arrived */
 template <int PENDING> __device__ __forceinline__ void row_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    ptx_copy_wait<PENDING>();
 }
 
 /* 256 words, contiguous in memory, read once, into `slots` (piece_slot order) */
