@@ -1,6 +1,7 @@
 # ckksd: the front door. `make help` lists what it can do.
 #
 #   CC=gcc|clang   SANITIZER=address|undefined|thread|asan (address+undefined)   V=1 (show commands)   DEBUG=1
+#   EMULATED=1 (the CUDA back end on an emulated card, for its tests)
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -18,12 +19,16 @@ PKG_CONFIG ?= pkg-config
 PYTHON := /usr/bin/python3
 SANITIZER ?=
 DEBUG ?=
+EMULATED ?=
 Q := $(if $(V),,@)
 
 # --- where things go: one folder per way of building, so that switching never mixes objects -------------------------
-FLAVOUR := $(notdir $(CC))$(if $(SANITIZER),-$(SANITIZER))$(if $(DEBUG),-debug)$(if $(FUZZING),-fuzz)
+FLAVOUR := $(notdir $(CC))$(if $(SANITIZER),-$(SANITIZER))$(if $(DEBUG),-debug)$(if $(FUZZING),-fuzz)$(if $(EMULATED),-emulated)
 B := build/$(FLAVOUR)
-GEN := $(B)/gen
+# What the emulated card does not change is taken from the build without it, which is there already.
+SHARED := build/$(patsubst %-emulated,%,$(FLAVOUR))
+OWN_SRC := daemon/main.c kernels/device.c tests/unit/test_device.c tests/unit/test_daemon_life.c
+GEN := $(SHARED)/gen
 
 comma := ,
 
@@ -71,11 +76,19 @@ UNIT_SRC := $(sort $(wildcard tests/unit/test_*.c))
 CONFORMANCE_SRC := $(sort $(wildcard tests/conformance/test_*.c))
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 
-obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
-gen_obj := $(patsubst $(GEN)/%.c,$(B)/obj/gen/%.o,$(PROTO_GEN))
+obj = $(patsubst %.c,$(SHARED)/obj/%.o,$(1))
+fault = $(foreach f,$(1),$(if $(filter $(OWN_SRC),$(f)),$(B),$(SHARED))/fault/$(f:.c=.o))
+gen_obj := $(patsubst $(GEN)/%.c,$(SHARED)/obj/gen/%.o,$(PROTO_GEN))
 
-# --- CUDA: compiled once, for the plain gcc build; sanitizer and clang builds are CPU-only -----------------------------
-ifneq ($(and $(NVCC),$(wildcard kernels/cuda/*.cu)),)
+# --- CUDA: compiled once, for the plain gcc build; sanitizer and clang builds are CPU-only, or have the emulated card ----
+ifneq ($(EMULATED),)
+  CUDA_TAG := emulated
+  EMULATED_OBJ := $(patsubst kernels/cuda/%,$(B)/cuda/%.o,$(sort $(wildcard kernels/cuda/emulated/*.cpp)))
+  CUDA_OBJ := $(patsubst kernels/cuda/%,$(B)/cuda/%.o,$(sort $(wildcard kernels/cuda/*.cu))) $(EMULATED_OBJ)
+  CUDA_OBJ_FAULT := $(patsubst %/device_cuda.cu.o,%/device_cuda-fault.cu.o,$(CUDA_OBJ))
+  CFLAGS_ALL += -DCKKSD_CUDA
+  LIBS_KERNELS += -lstdc++
+else ifneq ($(and $(NVCC),$(wildcard kernels/cuda/*.cu)),)
 ifeq ($(SANITIZER)$(notdir $(CC)),gcc)
   CUDA_SRC := $(sort $(wildcard kernels/cuda/*.cu))
   # CUDA_ARCH: native = the card of this machine (90 where there is none); all = what a bundle for other machines carries
@@ -99,12 +112,12 @@ endif
 # --- what comes out ----------------------------------------------------------------------------------------------------
 LIBCKKS := $(B)/libckks.a
 LIBCKKS_FAULT := $(B)/libckks-fault.a
-LIBPROTO := $(B)/libckksproto.a
-LIBCLIENT := $(B)/libckksclient.a
+LIBPROTO := $(SHARED)/libckksproto.a
+LIBCLIENT := $(SHARED)/libckksclient.a
 LIBCLIENT_SO := $(B)/libckksclient.so
-LIBCOMPILE := $(B)/libckkscompile.a
-LIBDAEMON := $(B)/libckksdaemon.a
-LIBSUPPORT := $(B)/libsupport.a
+LIBCOMPILE := $(SHARED)/libckkscompile.a
+LIBDAEMON := $(SHARED)/libckksdaemon.a
+LIBSUPPORT := $(SHARED)/libsupport.a
 CKKSD := $(B)/ckksd
 CKKSCTL := $(B)/ckksctl
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
@@ -152,6 +165,12 @@ tsan: ## the threaded tests under ThreadSanitizer (clang, libomp, Archer), with 
 	@$(MAKE) --no-print-directory CC=clang SANITIZER=thread test-build $(if $(wildcard tests/tsan/planted_race.c),build/clang-thread/tests/planted_race)
 	@B=build/clang-thread SANITIZER=thread tests/run.sh
 
+.PHONY: emulated
+emulated: ## the tests of the CUDA device on an emulated card, under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(MAKE) --no-print-directory SANITIZER=asan test-build
+	@$(MAKE) --no-print-directory SANITIZER=asan EMULATED=1 build/$(notdir $(CC))-asan-emulated/emulated-tests
+	@B=build/$(notdir $(CC))-asan-emulated SANITIZER=asan EMULATED=1 tests/run.sh
+
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each
@@ -178,7 +197,7 @@ device-bundle: ## one folder (build/bundle) that checks a GPU on another machine
 lint: gen ## formatting, clang-tidy, shellcheck, yamllint, systemd-analyze
 	@B=$(B) GEN=$(GEN) tests/lint.sh
 format: ## apply clang-format 14
-	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 -i
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format-14 -i
 .PHONY: gen
 gen: $(PROTO_GEN)
 
@@ -237,6 +256,19 @@ $(B)/fault/%.o: %.c $(FLAGS_STAMP) | gen
 	@mkdir -p $(@D)
 	$(Q)$(CCACHE) $(CC) $(CFLAGS_ALL) $(ISA) $(WARN) -DCKKS_FAULT_INJECTION -MMD -MP -c $< -o $@
 
+# the back end as C++ for this machine: every bound of its arithmetic is checked
+EMULATED_CXX := $(if $(findstring clang,$(CC)),clang++,g++)
+EMULATED_FLAGS := -std=c++17 -O2 -g -pthread -mfma -mavx2 -ffp-contract=off -fno-strict-aliasing -fPIC -fvisibility=hidden -Wall -Wextra \
+                  -Wno-unknown-pragmas -I. -Ikernels/cuda/emulated -DCKKSD_CUDA -DCKKS_CUDA_EMULATED -DCKKS_DEBUG_BOUNDS $(SAN_FLAGS)
+$(B)/cuda/%-fault.cu.o: kernels/cuda/%.cu $(FLAGS_STAMP)
+	@mkdir -p $(@D)
+	@echo "  CXX $< (emulated)"
+	$(Q)$(CCACHE) $(EMULATED_CXX) $(EMULATED_FLAGS) -DCKKS_FAULT_INJECTION -MMD -MP -x c++ -c $< -o $@
+$(B)/cuda/%.o: kernels/cuda/% $(FLAGS_STAMP)
+	@mkdir -p $(@D)
+	@echo "  CXX $< (emulated)"
+	$(Q)$(CCACHE) $(EMULATED_CXX) $(EMULATED_FLAGS) -MMD -MP -x c++ -c $< -o $@
+
 build/cuda-$(CUDA_TAG)/%.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"
@@ -261,7 +293,7 @@ endif
 endif
 $(LIBCKKS): $(call obj,$(KERNELS_SRC)) $(CUDA_OBJ) $(CUDA_STAMP)
 	$(archive)
-$(LIBCKKS_FAULT): $(patsubst %.c,$(B)/fault/%.o,$(KERNELS_SRC)) $(CUDA_OBJ_FAULT) $(CUDA_STAMP)
+$(LIBCKKS_FAULT): $(call fault,$(KERNELS_SRC)) $(CUDA_OBJ_FAULT) $(CUDA_STAMP)
 	$(archive)
 $(LIBPROTO): $(call obj,$(PROTO_SRC)) $(gen_obj)
 	$(archive)
@@ -345,14 +377,17 @@ ifneq ($(DEVICE_TESTS_TEXT),$(file <$(GEN)/device_tests.h))
   $(shell mkdir -p $(GEN))
   $(file >$(GEN)/device_tests.h,$(DEVICE_TESTS_TEXT))
 endif
-DEVICE_DAEMON := $(patsubst %.c,$(B)/fault/%.o,$(DAEMON_SRC))
+DEVICE_DAEMON := $(call fault,$(DAEMON_SRC))
 $(B)/multi/ckksd.o: $(B)/fault/daemon/main.o
 	@mkdir -p $(@D)
 	$(Q)objcopy --redefine-sym main=main_ckksd $< $@
-$(B)/multi/%.o: $(B)/fault/tests/conformance/%.o
+$(patsubst tests/unit/%.c,$(B)/multi/%.o,$(filter tests/unit/%,$(OWN_SRC))): $(B)/multi/%.o: $(B)/fault/tests/unit/%.o
 	@mkdir -p $(@D)
 	$(Q)objcopy --redefine-sym main=main_$* $< $@
-$(B)/multi/%.o: $(B)/fault/tests/unit/%.o
+$(B)/multi/%.o: $(SHARED)/fault/tests/conformance/%.o
+	@mkdir -p $(@D)
+	$(Q)objcopy --redefine-sym main=main_$* $< $@
+$(B)/multi/%.o: $(SHARED)/fault/tests/unit/%.o
 	@mkdir -p $(@D)
 	$(Q)objcopy --redefine-sym main=main_$* $< $@
 $(B)/multi/main.o: tests/device/main.c $(GEN)/device_tests.h $(FLAGS_STAMP)
@@ -363,4 +398,13 @@ $(B)/device-tests: $(B)/multi/main.o $(patsubst %,$(B)/multi/%.o,ckksd $(DEVICE_
 	$(Q)$(CC) $(CFLAGS_ALL) -Wl,--allow-multiple-definition $(WRAP) $^ $(TEST_LINK) -o $@
 
 .SECONDARY: $(patsubst %.c,$(B)/fault/%.o,$(UNIT_SRC) $(CONFORMANCE_SRC) $(FUZZ_SRC) tests/fuzz/driver.c)
--include $(shell find $(B)/obj $(B)/fault $(B)/defined build/cuda-$(CUDA_TAG) -name '*.d' 2>/dev/null)
+# on the emulated card: that program in each test's place, the daemon among them, and the card's own control
+$(B)/emulated-tests: $(B)/device-tests $(B)/tests/test_card
+	@printf '#!/bin/sh\nCKKSD_DEVICE_TEST=ckksd exec "$$(dirname "$$0")/../device-tests" "$$@"\n' >$(B)/tests/ckksd-fault
+	@chmod 755 $(B)/tests/ckksd-fault
+	@touch $@
+$(B)/tests/test_card: $(B)/fault/tests/emulated/test_card.o $(LIBCKKS_FAULT)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $^ $(LDFLAGS_ALL) -lcmocka $(LIBS_KERNELS) -o $@
+
+-include $(shell find $(B)/obj $(B)/fault $(B)/defined $(B)/cuda build/cuda-$(CUDA_TAG) -name '*.d' 2>/dev/null)

@@ -7,7 +7,7 @@ status=0
 fail() { echo "lint: $*"; status=1; }
 have() { command -v "$1" >/dev/null || { fail "$1 is missing (make deps-dev)"; return 1; }; }
 
-mapfile -t sources < <(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
+mapfile -t sources < <(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 if have clang-format-14; then
     bad=$(clang-format-14 --dry-run "${sources[@]}" 2>&1 | grep -oE '^[^ :]+:[0-9]+:[0-9]+: (warning|error)' | cut -d: -f1 | sort -u)
     [ -z "$bad" ] || fail "not formatted (make format): $(tr '\n' ' ' <<<"$bad")"

@@ -2,7 +2,9 @@
 # Runs every test binary and script of the build in $B and totals them. A crash, a time-out or a missing summary is a
 # failure. The last line, alone: N passed, N failed, N skipped.
 #
-#   B=build/gcc tests/run.sh [pattern]        SANITIZER=asan|thread as the build was made
+#   B=build/gcc tests/run.sh [pattern]        SANITIZER=asan|thread, EMULATED=1 as the build was made
+#
+# EMULATED: the tests of the CUDA device, in short, on the emulated card.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 B=${B:-build/gcc}
@@ -60,14 +62,27 @@ tally_plain() {
     printf '  %-52s %4d passed %3d failed %3d skipped\n' "$name" "$p" "$f" "$s"
 }
 
-run() {
-    local kind=$1 name=$2 log rc
-    shift 2
-    [[ $name =~ $pattern ]] || return 0
-    log=$logs/$(tr '/' '_' <<<"$name").log
+log_of() { echo "$logs/$(tr '/' '_' <<<"$1").log"; }
+# execute NAME COMMAND...: into its log; the exit code is the command's
+execute() {
+    local log rc
+    log=$(log_of "$1")
+    shift
     timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null
     rc=$?
     [ $rc -eq 124 ] || [ $rc -eq 137 ] && echo "timed out after $limit s" >>"$log"
+    return $rc
+}
+run() { # run KIND NAME COMMAND...
+    local kind=$1 name=$2
+    shift 2
+    [[ $name =~ $pattern ]] || return 0
+    execute "$name" "$@"
+    report "$kind" "$name" $?
+}
+report() { # report KIND NAME EXIT-CODE: what its log says
+    local kind=$1 name=$2 rc=$3 log
+    log=$(log_of "$name")
     "tally_$kind" "$name" "$log" "$rc"
     grep -aE '^skipped: ' "$log" | sort -u | sed 's/^/      /'
     if [ $rc -ne 0 ]; then
@@ -77,7 +92,43 @@ run() {
     fi
 }
 
+total() {
+    if [ ${#failures[@]} -ne 0 ]; then
+        echo "failures:"
+        printf '  %s\n' "${failures[@]}"
+    fi
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+    exit
+}
+
+# The emulated card: its own control, then everything that opens a device but what is the CPU's alone, a process for each core.
+# One ring degree for each radix of the passes; test_device_loss in full: what it skips in short is what it is for.
+emulated() {
+    local name names=()
+    export CKKSD_TEST_DEVICE=cuda CKKSD_TEST_SHORT=1
+    rm -f "$logs"/*.rc
+    # the longest first
+    for name in $(printf 'test_cuda_kernels:%s ' ${KERNEL_SIZES:-10-f64 10-i64 13-f64 13-i64}) test_evaluator_rotate test_daemon_life \
+        $("$B/device-tests" | grep -vxE 'test_cpu_vector_kernels|test_cuda_kernels|test_evaluator_(chebyshev|rotate)|test_daemon_life'); do
+        [[ emulated/$name =~ $pattern ]] || continue
+        names+=("$name")
+        while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+        (
+            [ "$name" != test_device_loss ] || unset CKKSD_TEST_SHORT
+            # shellcheck disable=SC2086 # words are arguments
+            execute "emulated/$name" "$B/device-tests" ${name/:/ }
+            echo $? >"$(log_of "emulated/$name").rc"
+        ) &
+    done
+    wait
+    run cmocka emulated/test_card "$B/tests/test_card"
+    for name in "${names[@]}"; do report cmocka "emulated/$name" "$(cat "$(log_of "emulated/$name").rc")"; done
+    total
+}
+
 echo "tests of $B"
+if [ -n "${EMULATED:-}" ]; then emulated; fi
 for binary in "$B"/tests/unit/test_* "$B"/tests/conformance/test_*; do
     if [ -x "$binary" ] && [ -f "$binary" ]; then run cmocka "${binary#"$B"/tests/}" "$binary"; fi
 done
@@ -104,9 +155,4 @@ if [ "$sanitizer" = thread ]; then
     fi
 fi
 
-if [ ${#failures[@]} -ne 0 ]; then
-    echo "failures:"
-    printf '  %s\n' "${failures[@]}"
-fi
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+total
