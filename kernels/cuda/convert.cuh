@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(128, SOURCES <= 2 ? 4 : 3)
         double *tile = tiles[c & 1];
         if (c + 1 < count && threadIdx.x < (1u << R_LOG) / 16) /* the next target's twiddles, by lines */
             ptx_prefetch(t.forward_f64 + ((size_t)io.prime(t, unit, first + c + 1) << t.log_n) +
-                          16 * threadIdx.x);
+                         16 * threadIdx.x);
         const PathF64 path(gpu_constant(&t.prime[prime].qd), gpu_constant(&t.prime[prime].q_inverse));
         Twiddles<PathF64, R_LOG, T, 0, 3, false, true> w0;
         Twiddles<PathF64, R_LOG, T, A1, G1, false, true> w1;

@@ -23,8 +23,8 @@ __device__ __forceinline__ uint64_t ptx_load(const uint64_t *from) {
     asm volatile("ld.global.b64 %0, [%1];" : "=l"(x) : "l"(from));
     return x;
 }
-/* Loads a sector into the first-level cache. The assembler leaves out a load that nobody needs; here it cannot
- * know that the value, no residue and no double of ours, never asks for the prefetch. */
+/* Loads a sector into the first-level cache. The assembler leaves out a load that nobody needs; here it
+ * cannot know that the value, no residue and no double of ours, never asks for the prefetch. */
 __device__ __forceinline__ void ptx_touch(const void *from) {
     asm volatile("{\n\t.reg .b64 x;\n\t.reg .pred p;\n\tld.global.nc.b64 x, [%0];\n\t"
                  "setp.eq.b64 p, x, 0x7ff0000000000001;\n\t@p prefetch.global.L1 [%0];\n\t}" ::"l"(from));

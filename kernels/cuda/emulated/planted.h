@@ -15,8 +15,7 @@ typedef enum planted_fault {
     PLANTED_REUSE,       /* shared memory written again before all have read it */
     PLANTED_COPY_WAIT,   /* an asynchronous copy that nobody waited for */
     PLANTED_KERNEL_WAIT, /* what the kernel before writes, read before the wait for it */
-    PLANTED_BRANCH,      /* parallel branches of a graph that write the same */
-    PLANTED_COUNT
+    PLANTED_BRANCH       /* parallel branches of a graph that write the same */
 } planted_fault;
 
 /* Runs a small program, correct but for `fault`, 12 times. Returns how many words of its results are wrong;
