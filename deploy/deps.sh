@@ -4,7 +4,7 @@ set -euo pipefail
 run=(gcc make pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libuv1-dev libmicrohttpd-dev
      libsqlite3-dev libinih-dev libsodium-dev libssl-dev libsystemd-dev zlib1g-dev libcmocka-dev libonnx-testdata libflint-dev
      libmpfr-dev libgmp-dev libgomp1 python3 python3-protobuf python3-numpy openssl curl ca-certificates)
-dev=(clang-14 clang-format-14 clang-tidy-14 clang libomp-dev libclang-rt-14-dev llvm-14 shellcheck yamllint systemd
+dev=(g++ clang-14 clang-format-14 clang-tidy-14 clang libomp-dev libclang-rt-14-dev llvm-14 shellcheck yamllint systemd
      patchelf prometheus valgrind debootstrap ccache)
 packages=("${run[@]}")
 [ "${1:-run}" = dev ] && packages+=("${dev[@]}")
