@@ -29,6 +29,10 @@ static void shared_memory_reused_too_early_is_seen(void **state) {
     (void)state;
     sees(PLANTED_REUSE);
 }
+static void a_warp_that_goes_ahead_too_early_is_seen(void **state) {
+    (void)state;
+    sees(PLANTED_AHEAD);
+}
 static void an_asynchronous_copy_not_waited_for_is_seen(void **state) {
     (void)state;
     sees(PLANTED_COPY_WAIT);
@@ -48,6 +52,7 @@ int main(void) {
         cmocka_unit_test(a_missing_wait_of_a_block_is_seen),
         cmocka_unit_test(a_missing_wait_of_a_warp_is_seen),
         cmocka_unit_test(shared_memory_reused_too_early_is_seen),
+        cmocka_unit_test(a_warp_that_goes_ahead_too_early_is_seen),
         cmocka_unit_test(an_asynchronous_copy_not_waited_for_is_seen),
         cmocka_unit_test(a_read_before_the_wait_for_the_kernel_ahead_is_seen),
         cmocka_unit_test(branches_of_a_graph_that_race_are_seen),

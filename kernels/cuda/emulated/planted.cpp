@@ -31,7 +31,10 @@ __global__ void rotate(u64 *out, const u64 *in, planted_fault fault) {
     }
     if (fault != PLANTED_BLOCK_WAIT) __syncthreads();
     const u64 x = tile[(i + 3) % threads] + 2;
-    if (fault != PLANTED_REUSE) __syncthreads();
+    if (fault == PLANTED_AHEAD)
+        __syncwarp();
+    else if (fault != PLANTED_REUSE)
+        __syncthreads();
     tile[i] = x;
     if (fault != PLANTED_WARP_WAIT) __syncwarp();
     out[base + i] = tile[warp + ((i + 2) & 31)];

@@ -13,6 +13,7 @@ typedef enum planted_fault {
     PLANTED_BLOCK_WAIT,  /* shared memory read without __syncthreads since it was written */
     PLANTED_WARP_WAIT,   /* ... without __syncwarp, within a warp */
     PLANTED_REUSE,       /* shared memory written again before all have read it */
+    PLANTED_AHEAD,       /* ... by a warp that goes on while another has not read yet */
     PLANTED_COPY_WAIT,   /* an asynchronous copy that nobody waited for */
     PLANTED_KERNEL_WAIT, /* what the kernel before writes, read before the wait for it */
     PLANTED_BRANCH       /* parallel branches of a graph that write the same */

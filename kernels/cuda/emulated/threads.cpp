@@ -1,7 +1,8 @@
 /*
  * The threads of a block, one after the other: each goes on until it waits for its warp, its block or the
  * kernel before, so what one writes and another reads without a wait in between is read too early or too
- * late. Blocks and threads begin in an order that changes: first to last, last to first, shuffled.
+ * late. Blocks and threads begin in an order that changes: first to last, last to first, shuffled; and warps
+ * go in step, or one of them far ahead.
  *
  * One kernel is executed at a time in this process, and one block of it: shared memory is static.
  */
@@ -78,7 +79,8 @@ struct alignas(64) Warp {
 class Block {
   public:
     const EmulatedLaunch *launch = nullptr;
-    bool is_late = false; /* copies are done when they are waited for */
+    bool is_late = false;    /* copies are done when they are waited for */
+    bool runs_ahead = false; /* a warp goes as far as it can before another begins; else all go in step */
 
     void begin(const EmulatedLaunch &l, unsigned index, unsigned turn);
     /* true: all have ended. false: those that have not wait for the kernel before (if `holds`). */
@@ -105,9 +107,13 @@ class Block {
 
     friend void enter();
     void switch_to(Thread &t);
+    unsigned run_threads(unsigned first, unsigned end);
+    unsigned run_warp(unsigned first);
+    unsigned warp_end(unsigned first) const;
+    bool release_warp(unsigned first);
     bool release_warps();
     bool release(State from, bool needs_all);
-    unsigned place(unsigned i) const;
+    unsigned place(unsigned i, unsigned n) const;
     [[noreturn]] void stuck() const;
 };
 
@@ -162,7 +168,7 @@ void enter() {
 void Block::begin(const EmulatedLaunch &l, unsigned index, unsigned turn_) {
     launch = &l, turn = turn_, count = l.block.x;
     block_index = {index % l.grid.x, index / l.grid.x % l.grid.y, index / l.grid.x / l.grid.y};
-    is_late = turn & 1, is_held = false, is_over = false;
+    is_late = turn & 1, runs_ahead = turn >> 1 & 1, is_held = false, is_over = false;
     if (threads.size() < count) threads.resize(count);
     warps.resize((count + warp_size - 1) / warp_size);
     for (unsigned i = 0; i < count; i++) {
@@ -200,32 +206,54 @@ void Block::pause(State state, const char *where) {
     arrive(t->fake_stack, &own_stack, &own_stack_bytes);
 }
 
-/* a permutation of 0 .. count - 1 */
-unsigned Block::place(unsigned i) const {
+/* a permutation of 0 .. n - 1 */
+unsigned Block::place(unsigned i, unsigned n) const {
     if (turn % 3 == 0) return i;
-    if (turn % 3 == 1) return count - 1 - i;
-    return count % 17 == 0 ? i : (unsigned)((17ull * i + turn) % count);
+    if (turn % 3 == 1) return n - 1 - i;
+    return n % 17 == 0 ? i : (unsigned)((17ull * i + turn) % n);
 }
 
-/* Warps all of whose threads wait go on. */
+/* Threads [first, end), each as far as it goes. Returns how many have not ended. */
+unsigned Block::run_threads(unsigned first, unsigned end) {
+    unsigned live = 0;
+    for (unsigned i = 0; i < end - first && !is_over; i++) {
+        Thread &t = threads[first + place(i, end - first)];
+        if (t.state == READY) switch_to(t);
+        live += t.state != DONE;
+    }
+    return live;
+}
+
+unsigned Block::warp_end(unsigned first) const {
+    return first + warp_size < count ? first + warp_size : count;
+}
+
+/* A warp all of whose threads wait goes on. */
+bool Block::release_warp(unsigned first) {
+    const unsigned end = warp_end(first);
+    const char *where = nullptr;
+    for (unsigned i = first; i < end; i++) {
+        const Thread &t = threads[i];
+        if (t.state == AT_WARP && !where) where = t.where;
+        if (t.state == AT_WARP && strcmp(where, t.where) != 0) stuck();
+    }
+    for (unsigned i = first; i < end; i++)
+        if (!where || (threads[i].state != AT_WARP && threads[i].state != DONE)) return false;
+    for (unsigned i = first; i < end; i++)
+        if (threads[i].state == AT_WARP) threads[i].state = READY;
+    return true;
+}
 bool Block::release_warps() {
     bool is_any = false;
-    for (unsigned first = 0; first < count; first += warp_size) {
-        const unsigned end = first + warp_size < count ? first + warp_size : count;
-        const char *where = nullptr;
-        bool all = true;
-        for (unsigned i = first; i < end; i++) {
-            const Thread &t = threads[i];
-            if (t.state == AT_WARP && !where) where = t.where;
-            if (t.state == AT_WARP && strcmp(where, t.where) != 0) stuck();
-            all = all && (t.state == AT_WARP || t.state == DONE);
-        }
-        if (!where || !all) continue;
-        for (unsigned i = first; i < end; i++)
-            if (threads[i].state == AT_WARP) threads[i].state = READY;
-        is_any = true;
-    }
+    for (unsigned first = 0; first < count; first += warp_size) is_any = release_warp(first) || is_any;
     return is_any;
+}
+/* A warp alone, up to where it waits for others. */
+unsigned Block::run_warp(unsigned first) {
+    unsigned live;
+    do live = run_threads(first, warp_end(first));
+    while (!is_over && release_warp(first));
+    return live;
 }
 /* Threads that wait there go on; needs_all: if nobody waits elsewhere. */
 bool Block::release(State from, bool needs_all) {
@@ -242,11 +270,11 @@ bool Block::run(bool holds) {
     if (!holds) (void)release(AT_KERNEL, false);
     for (;;) {
         unsigned live = 0;
-        for (unsigned i = 0; i < count && !is_over; i++) {
-            Thread &t = threads[place(i)];
-            if (t.state == READY) switch_to(t);
-            live += t.state != DONE;
-        }
+        if (runs_ahead)
+            for (unsigned i = 0; i < warps.size(); i++)
+                live += run_warp(place(i, (unsigned)warps.size()) * warp_size);
+        else
+            live = run_threads(0, count);
         if (is_over || live == 0) return true;
         if (release_warps() || release(AT_BLOCK, true)) continue;
         for (unsigned i = 0; i < count; i++)
