@@ -5,6 +5,7 @@
  */
 #include "daemon/local.h"
 #include "proto/local_memory.h"
+#include "tests/support/temporary.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -54,8 +55,7 @@ static void stop(void) {
 static void start(void) {
     const transport_callbacks callbacks = {.message = on_message, .lost = on_lost};
     (void)signal(SIGPIPE, SIG_IGN);
-    snprintf(s.folder, sizeof s.folder, "/tmp/fuzz-local.XXXXXX");
-    CKKS_ASSERT(mkdtemp(s.folder));
+    temporary_folder(s.folder, sizeof s.folder, "fuzz-local");
     s.config.bulk.count = 1;
     snprintf(s.config.bulk.item[0], sizeof s.config.bulk.item[0], "ipc://%s/bulk", s.folder);
     s.config.pipes_max = 4, s.config.control_contexts = 1, s.config.local_memory_peers = 1;

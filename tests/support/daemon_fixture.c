@@ -2,6 +2,7 @@
 
 #include "proto/token.h"
 #include "tests/support/fixtures.h"
+#include "tests/support/temporary.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -39,10 +40,7 @@ void daemon_prepare(daemon_fixture *d) {
     char path[128];
     memset(d, 0, sizeof *d);
     d->notify = -1;
-    snprintf(d->folder, sizeof d->folder, "%s",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm/test-ckksd.XXXXXX" : "/tmp/test-ckksd.XXXXXX");
-    char *made = mkdtemp(d->folder);
-    CKKS_ASSERT(made);
+    temporary_folder_in_memory(d->folder, sizeof d->folder, "test-ckksd");
     snprintf(path, sizeof path, "%s/models", d->folder);
     (void)mkdir(path, 0755);
     snprintf(path, sizeof path, "%s/data", d->folder);

@@ -11,6 +11,7 @@
 #include "daemon/local.h"
 #include "tests/support/alloc_fault.h"
 #include "tests/support/fixtures.h"
+#include "tests/support/temporary.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -171,8 +172,7 @@ static int set_up(void **state) {
     (void)state;
     memset(&s, 0, sizeof s);
     s.spin_ns = spin_ns;
-    snprintf(s.folder, sizeof s.folder, "/tmp/test-local.XXXXXX");
-    if (!mkdtemp(s.folder)) return -1;
+    temporary_folder(s.folder, sizeof s.folder, "test-local");
     snprintf(s.path, sizeof s.path, "%s/bulk", s.folder);
     snprintf(s.url, sizeof s.url, "ipc://%s", s.path);
     s.config.bulk.count = 1;

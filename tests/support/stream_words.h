@@ -13,6 +13,7 @@
 #include "kernels/base/hash.h"
 #include "tests/support/alloc_fault.h"
 #include "tests/support/model_fixture.h"
+#include "tests/support/temporary.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -250,8 +251,7 @@ static int set_up(void **state) {
     infer_stream_figures figures;
     size_t size;
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/test-stream.XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    temporary_folder(folder, sizeof folder, "test-stream");
     snprintf(input, sizeof input, "%s/rows.csv", folder);
     snprintf(output, sizeof output, "%s/out.csv", folder);
     snprintf(part_path, sizeof part_path, "%s.part", output);

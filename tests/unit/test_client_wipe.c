@@ -9,6 +9,7 @@
 #include "client/ctl/infer.h"
 #include "client/lib/rpc_internal.h"
 #include "tests/support/model_fixture.h"
+#include "tests/support/temporary.h"
 
 #include <fcntl.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -183,8 +184,7 @@ static int set_up(void **state) {
     ckks_error err = {0};
     int status = 1;
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/test-wipe.XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    temporary_folder(folder, sizeof folder, "test-wipe");
     snprintf(input, sizeof input, "%s/rows.csv", folder);
     snprintf(packed, sizeof packed, "%s/rows.csv.gz", folder);
     snprintf(array, sizeof array, "%s/rows.npy", folder);

@@ -7,6 +7,7 @@
 #include "client/compile/operator.h"
 #include "tests/support/onnx_builder.h"
 #include "tests/support/onnx_failures.h"
+#include "tests/support/temporary.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -630,13 +631,11 @@ static void coefficients_for_other_columns_are_told_from_wrong_intercepts(void *
 
 static void failing_allocations_are_reported_while_a_normalisation_is_found(void **state) {
     (void)state;
-    char path[] = "/tmp/ckks-exporters-XXXXXX";
+    char path[64];
     size_t size;
     onnx_builder *b = layer_norm(WITH_MOMENTS);
     uint8_t *bytes = onnx_builder_finish(b, &size);
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
-    close(fd);
+    temporary_file(path, sizeof path, "ckks-exporters", bytes, size);
     onnx_load_with_failing_allocations(path);
     unlink(path);
     free(bytes);

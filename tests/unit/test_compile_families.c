@@ -3,6 +3,7 @@
 #include "client/compile/compile.h"
 #include "tests/support/onnx_builder.h"
 #include "tests/support/onnx_failures.h"
+#include "tests/support/temporary.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -117,17 +118,14 @@ static const family families[] = {{"grow", grow},   {"normalise", normalise},   
                                   {"waves", waves}, {"logarithms", logarithms}, {"exponents", exponents},
                                   {"large", large}, {"nearest", nearest}};
 
-static void write_model(char *path, const family *f) {
+static void write_model(char path[64], const family *f) {
     size_t size;
     onnx_builder *b = onnx_builder_create();
     onnx_builder_model(b)->opset_import[0]->version = 17;
     f->build(b);
     onnx_builder_output(b, "y");
     uint8_t *bytes = onnx_builder_finish(b, &size);
-    strcpy(path, "/tmp/ckks-family-XXXXXX");
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
-    close(fd);
+    temporary_file(path, 64, "ckks-family", bytes, size);
     free(bytes);
     onnx_builder_destroy(b);
 }

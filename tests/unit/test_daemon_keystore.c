@@ -7,6 +7,7 @@
 #include "tests/support/alloc_fault.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/key_set_fixture.h"
+#include "tests/support/temporary.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -50,9 +51,7 @@ static void reopen(void) {
 }
 static int setup(void **state) {
     (void)state;
-    strcpy(folder,
-           access("/dev/shm", W_OK) == 0 ? "/dev/shm/test-keystore.XXXXXX" : "/tmp/test-keystore.XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    temporary_folder_in_memory(folder, sizeof folder, "test-keystore");
     limits = (keystore_limits){
         .tenant_bytes_max = 1u << 30, .tenant_sets_max = 8, .upload_expire_s = 100, .allow_insecure = true};
     ks = NULL;

@@ -9,6 +9,7 @@
 #include "daemon/server.h"
 #include "tests/support/key_set_fixture.h"
 #include "tests/support/local_words.h"
+#include "tests/support/temporary.h"
 #include "tests/support/tiny_package.h"
 
 #include <dirent.h>
@@ -40,9 +41,7 @@ static int open_store(void **state) {
     const ckks_params params = fixture_params(10, 3, 1, 1);
     const key_requirement wanted[] = {{KEY_RELINEARISATION, 0, 2}, {KEY_GALOIS, 5, 1}};
     key_set_fixture_init(&keys, &params, wanted, 2, 20000);
-    snprintf(data, sizeof data, "%s",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm/test-library.XXXXXX" : "/tmp/test-library.XXXXXX");
-    if (!mkdtemp(data)) return -1;
+    temporary_folder_in_memory(data, sizeof data, "test-library");
     return keystore_open(&ks, data, &limits, NOW, NULL) == CKKS_OK ? 0 : -1;
 }
 static int close_store(void **state) {
@@ -342,9 +341,7 @@ static void a_daemon_starts_or_says_what_failed_at_any_call(void **state) {
     uint32_t failures = 0, by_signal = 0, by_memory = 0;
     config *c = calloc(1, sizeof *c);
     assert_non_null(c);
-    snprintf(folder, sizeof folder, "%s",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm/test-start.XXXXXX" : "/tmp/test-start.XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    temporary_folder_in_memory(folder, sizeof folder, "test-start");
     snprintf(path, sizeof path, "%s/models", folder);
     assert_int_equal(mkdir(path, 0700), 0);
     tiny_package_install(path, "tiny", "1", 0);

@@ -11,6 +11,7 @@
 #include "tests/support/key_set_fixture.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/system_fault.h"
+#include "tests/support/temporary.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -42,8 +43,8 @@ static int set_up(void **state) {
         client_secret_key_generate(&secret, &model->params, &err) == CKKS_OK &&
         client_key_set_generate(&key_set, secret, model->keys, model->key_count, NULL, NULL, &err) == CKKS_OK;
     client_model_destroy(model);
-    snprintf(folder, sizeof folder, "/tmp/test-system.XXXXXX");
-    if (!is_good || !mkdtemp(folder)) return -1;
+    if (!is_good) return -1;
+    temporary_folder(folder, sizeof folder, "test-system");
     snprintf(path, sizeof path, "%s/file", folder);
     return 0;
 }
@@ -429,8 +430,7 @@ static void an_upload_survives_a_disk_that_fails_at_any_call(void **state) {
     for (;; n++) {
         char command[96];
         ckks_error err = {0};
-        snprintf(store, sizeof store, "/tmp/test-system-store.XXXXXX");
-        assert_non_null(mkdtemp(store));
+        temporary_folder(store, sizeof store, "test-system-store");
         system_fault_set(n, n % 2 ? ENOSPC : EIO);
         ckks_status rc = store_open(&err);
         if (rc == CKKS_OK) rc = store_upload(&err);

@@ -55,13 +55,10 @@ struct Memory {
         return at >= next->first && at - next->first <= next->second &&
                bytes <= next->second - (at - next->first);
     }
-    bool is_device(const void *address, size_t bytes) {
+    /* all of it where a card reaches: its own memory, or the host's that is pinned */
+    bool is_reachable(const void *address, size_t bytes) {
         std::lock_guard<std::mutex> hold(lock);
         return has(device, address, bytes) || has(pinned, address, bytes);
-    }
-    bool is_pinned(const void *address, size_t bytes) {
-        std::lock_guard<std::mutex> hold(lock);
-        return has(pinned, address, bytes) || has(device, address, bytes);
     }
     cudaError_t take(std::map<uintptr_t, size_t> &of, void **out, size_t bytes, bool counts) {
         std::lock_guard<std::mutex> hold(lock);
@@ -287,7 +284,8 @@ cudaError_t cudaFreeHost(void *address) {
 static bool is_copy_right(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
     const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-    return (!to_device || memory.is_device(to, bytes)) && (!from_device || memory.is_device(from, bytes));
+    return (!to_device || memory.is_reachable(to, bytes)) &&
+           (!from_device || memory.is_reachable(from, bytes));
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
     LIVE();
@@ -303,7 +301,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         if (bytes != 0 && !emulated_is_lost()) memcpy(to, from, bytes);
     };
     /* memory that is not pinned is copied before the call returns */
-    const bool is_later = stream->graph || (memory.is_pinned(to, bytes) && memory.is_pinned(from, bytes));
+    const bool is_later =
+        stream->graph || (memory.is_reachable(to, bytes) && memory.is_reachable(from, bytes));
     if (is_later) return said(stream->enqueue({false, {}, copy}));
     stream->drain();
     copy();
@@ -311,7 +310,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream) {
     LIVE();
-    if (!memory.is_device(to, bytes)) return said(cudaErrorInvalidValue);
+    if (!memory.is_reachable(to, bytes)) return said(cudaErrorInvalidValue);
     return said(stream->enqueue({false, {}, [=] {
                                      if (bytes != 0 && !emulated_is_lost()) memset(to, byte, bytes);
                                  }}));
