@@ -203,6 +203,24 @@ static ckks_status pass(void *context, graph_region *region, const ckks_value *i
     return rc == CKKS_OK ? graph_region_output(region, 0, &region->outputs[0], err) : rc;
 }
 
+/* A program that passes its one input on. The caller destroys both. */
+static graph_program *pass_program(workspace_plan **plan, program_fixture *f,
+                                   const value_signature *signature) {
+    graph_program_config config = {.context = f->context,
+                                   .tables = f->tables,
+                                   .callable = pass,
+                                   .callable_context = f,
+                                   .inputs = signature,
+                                   .input_count = 1,
+                                   .outputs = signature,
+                                   .output_count = 1};
+    graph_program *program = NULL;
+    assert_ok(graph_plan_workspace(plan, f->dev, &config, NULL));
+    config.workspace = *plan;
+    assert_ok(graph_program_create(&program, f->slot, &config, NULL));
+    return program;
+}
+
 /* Whole ciphertexts in one input: none of them may be a message in the clear. */
 static void every_entry_of_a_batch_is_looked_at(void **state) {
     (void)state;
@@ -212,19 +230,8 @@ static void every_entry_of_a_batch_is_looked_at(void **state) {
     value_signature signature = a->signature;
     signature.batch_count = BATCH;
     signature.bytes *= BATCH;
-    graph_program_config config = {.context = f.context,
-                                   .tables = f.tables,
-                                   .callable = pass,
-                                   .callable_context = &f,
-                                   .inputs = &signature,
-                                   .input_count = 1,
-                                   .outputs = &signature,
-                                   .output_count = 1};
     workspace_plan *plan = NULL;
-    graph_program *program = NULL;
-    assert_ok(graph_plan_workspace(&plan, f.dev, &config, NULL));
-    config.workspace = plan;
-    assert_ok(graph_program_create(&program, f.slot, &config, NULL));
+    graph_program *program = pass_program(&plan, &f, &signature);
     ckks_value example = {.signature = signature};
     uint64_t *words = NULL;
     assert_ok(device_allocate(f.dev, (void **)&words, signature.bytes, MEMORY_STATIC, NULL));
@@ -267,22 +274,11 @@ static void a_seed_stands_for_the_second_of_two_components_alone(void **state) {
         value_signature signature = a->signature;
         signature.component_count = components;
         signature.bytes = a->signature.bytes / 2 * components;
-        graph_program_config config = {.context = f.context,
-                                       .tables = f.tables,
-                                       .callable = pass,
-                                       .callable_context = &f,
-                                       .inputs = &signature,
-                                       .input_count = 1,
-                                       .outputs = &signature,
-                                       .output_count = 1};
         workspace_plan *plan = NULL;
-        graph_program *program = NULL;
+        graph_program *program = pass_program(&plan, &f, &signature);
         graph_handle handle;
         ckks_error err = {0};
         void *words = NULL;
-        assert_ok(graph_plan_workspace(&plan, f.dev, &config, NULL));
-        config.workspace = plan;
-        assert_ok(graph_program_create(&program, f.slot, &config, NULL));
         assert_ok(device_allocate(f.dev, &words, signature.bytes, MEMORY_STATIC, NULL));
         assert_ok(device_fill(f.stream, words, 0, signature.bytes, NULL));
         assert_ok(device_stream_synchronize(f.stream, NULL));
