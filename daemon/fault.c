@@ -60,6 +60,10 @@ void fault_key_job(void) {
     if (setting("CKKSD_TEST_GATE_KEYS") > 0) gate_pass(UINT32_MAX);
 }
 
+void fault_recovery(void) {
+    if (setting("CKKSD_TEST_GATE_RECOVERY") > 0) gate_pass(UINT32_MAX);
+}
+
 void fault_replay_end(device *dev) {
     if (setting("CKKSD_TEST_FAIL_REPLAY") > 0) device_fault_set(dev, 0, false);
 }

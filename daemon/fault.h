@@ -7,6 +7,7 @@
  *   CKKSD_TEST_LOSE_REPLAY=N       the N-th inference of the process loses the device for good
  *   CKKSD_TEST_SLOW_MS=MS          every inference takes that much longer
  *   CKKSD_TEST_GATE=FOLDER         every inference writes to FOLDER/arrived and reads from FOLDER/go: a byte
+ *   CKKSD_TEST_GATE_RECOVERY=1     a slot that is being brought back passes that gate too
  *   CKKSD_TEST_GPU_HEALTH=1        a made-up card is watched: it gets hot and cools down again
  */
 #ifndef CKKSD_FAULT_H
@@ -19,6 +20,7 @@
 void fault_hang(uint32_t slot_index);
 void fault_replay(device *dev, uint32_t slot_index);
 void fault_key_job(void);
+void fault_recovery(void);
 void fault_replay_end(device *dev);
 /* fault_health_driver: the made-up card's, or NULL */
 const health_driver *fault_health_driver(void);
@@ -32,6 +34,7 @@ static inline void fault_replay(device *dev, uint32_t slot_index) {
     (void)dev, (void)slot_index;
 }
 static inline void fault_key_job(void) {}
+static inline void fault_recovery(void) {}
 static inline void fault_replay_end(device *dev) {
     (void)dev;
 }

@@ -37,7 +37,7 @@ static void health_check(Ckksd__V1__Health_Service *service, const Ckksd__V1__He
         request_fail(r, &err);
         return;
     }
-    const bool is_serving = m->state == MODEL_READY && server_is_ready(s);
+    const bool is_serving = server_is_ready(s) && model_slot_count(s, m) > 0;
     reply_status(r,
                  is_serving ? CKKSD__V1__HEALTH_CHECK_REPLY__SERVING_STATUS__SERVING
                             : CKKSD__V1__HEALTH_CHECK_REPLY__SERVING_STATUS__NOT_SERVING,

@@ -100,7 +100,7 @@ static void on_model_ready(Ckksd__V1__Inference_Service *service, const Ckksd__V
     (void)service;
     const model *m = find_or_fail(r, input, true);
     if (!m) return;
-    reply.has_ready = true, reply.ready = m->state == MODEL_READY && server_is_ready(r->server);
+    reply.has_ready = true, reply.ready = server_is_ready(r->server) && model_slot_count(r->server, m) > 0;
     closure(&reply, closure_data);
 }
 

@@ -16,6 +16,8 @@ static const double bucket_s[METRICS_BUCKETS] = {0.00002, 0.00005, 0.0001, 0.000
                                                  0.0025,  0.005,   0.01,   0.025,   0.05,   0.1,
                                                  0.25,    0.5,     1,      2.5,     10,     60};
 
+static pthread_mutex_t causes_lock = PTHREAD_MUTEX_INITIALIZER; /* held while one text is copied */
+
 static inline uint64_t load(const _Atomic uint64_t *value) {
     return atomic_load_explicit(value, memory_order_relaxed);
 }
@@ -52,6 +54,29 @@ void metrics_model_replace(metrics_model *m, const char *name, const char *versi
     snprintf(m->name, METRICS_NAME_SIZE, "%s", name);
     snprintf(m->version, METRICS_NAME_SIZE, "%s", version);
     pthread_mutex_unlock(&names_lock);
+}
+
+void metrics_set_cause(char cause[METRICS_CAUSE_SIZE], const char *text) {
+    pthread_mutex_lock(&causes_lock);
+    snprintf(cause, METRICS_CAUSE_SIZE, "%s", text ? text : "");
+    pthread_mutex_unlock(&causes_lock);
+}
+
+static void get_cause(char out[METRICS_CAUSE_SIZE], const char cause[METRICS_CAUSE_SIZE]) {
+    pthread_mutex_lock(&causes_lock);
+    memcpy(out, cause, METRICS_CAUSE_SIZE);
+    pthread_mutex_unlock(&causes_lock);
+}
+
+void metrics_slot_left(metrics_slot *s, const char *cause) {
+    if (atomic_load(&s->left_ns)) return;
+    metrics_set_cause(s->cause, cause);
+    atomic_store(&s->left_ns, clock_now_ns());
+}
+
+void metrics_slot_back(metrics_slot *s) {
+    atomic_store(&s->left_ns, 0);
+    metrics_set_cause(s->cause, NULL);
 }
 
 metrics_method *metrics_method_add(const char *name) {
@@ -156,8 +181,73 @@ static void print_slots(FILE *out) {
         fprintf(out, "ckksd_slot_progress_age_seconds{slot=\"%u\"} %.3f\n", i,
                 now > progress ? (double)(now - progress) / 1e9 : 0.0);
     }
+    head(out, "slot_out_of_service_seconds", "gauge",
+         "Time since each slot left service; 0: it is in service.");
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t left = load(&m->slots[i].left_ns);
+        fprintf(out, "ckksd_slot_out_of_service_seconds{slot=\"%u\"} %.3f\n", i,
+                left && now > left ? (double)(now - left) / 1e9 : 0.0);
+    }
     one(out, "slot_recoveries_total", "counter", "Slots that came back from quarantine.",
         load(&m->slot_recoveries));
+}
+
+static void print_models(FILE *out) {
+    const metrics *m = &daemon_metrics;
+    const uint32_t count = atomic_load(&m->model_count);
+    head(out, "model_ready", "gauge", "1 when a slot in service has the model's program.");
+    for (uint32_t i = 0; i < count; i++)
+        if (atomic_load(&m->models[i].state))
+            fprintf(out, "ckksd_model_ready{model=\"%s\",version=\"%s\"} %d\n", m->models[i].name,
+                    m->models[i].version, atomic_load(&m->models[i].slots) > 0);
+    head(out, "model_slots", "gauge", "Slots in service that have the model's program.");
+    for (uint32_t i = 0; i < count; i++)
+        if (atomic_load(&m->models[i].state))
+            fprintf(out, "ckksd_model_slots{model=\"%s\",version=\"%s\"} %u\n", m->models[i].name,
+                    m->models[i].version, atomic_load(&m->models[i].slots));
+}
+
+/* One line for each slot that is out of service, and for each model that is not served. */
+static void print_troubles(FILE *out) {
+    const metrics *m = &daemon_metrics;
+    const uint64_t now = clock_now_ns();
+    char cause[METRICS_CAUSE_SIZE];
+    for (uint32_t i = 0; i < atomic_load(&m->slot_count); i++) {
+        const metrics_slot *s = &m->slots[i];
+        const uint64_t left = load(&s->left_ns);
+        if (!left) continue;
+        get_cause(cause, s->cause);
+        fprintf(out, "slot %u: %s for %.0f s: %s\n", i, slot_state_name((slot_state)atomic_load(&s->state)),
+                now > left ? (double)(now - left) / 1e9 : 0.0, cause);
+    }
+    pthread_mutex_lock(&names_lock);
+    for (uint32_t i = 0; i < atomic_load(&m->model_count); i++) {
+        const metrics_model *one_model = &m->models[i];
+        const char *state = atomic_load(&one_model->state);
+        if (!state || atomic_load(&one_model->slots)) continue;
+        get_cause(cause, one_model->cause);
+        fprintf(out, "model %s/%s: %s, on no slot%s%s\n", one_model->name, one_model->version, state,
+                cause[0] ? ": " : "", cause);
+    }
+    pthread_mutex_unlock(&names_lock);
+}
+
+char *metrics_print_readiness(bool *is_ready, size_t *size) {
+    const metrics *m = &daemon_metrics;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, size);
+    if (!out) return NULL;
+    *is_ready = atomic_load(&m->is_ready);
+    fputs(*is_ready                         ? "ok\n"
+          : atomic_load(&m->is_draining)    ? "draining\n"
+          : atomic_load(&m->is_interrupted) ? "no slot is in service\n"
+                                            : "starting\n",
+          out);
+    if (*is_ready || atomic_load(&m->is_interrupted)) print_troubles(out);
+    const bool is_whole = !ferror(out);
+    if (fclose(out) == 0 && is_whole) return text;
+    free(text);
+    return NULL;
 }
 
 static uint64_t resident_bytes(void) {
@@ -260,6 +350,7 @@ char *metrics_print(size_t *size) {
                     "Time from the slot's end until the reply is its socket's, for all the loop knows.",
                     offsetof(metrics_model, reply));
     print_slots(out);
+    print_models(out);
     one(out, "queue_depth", "gauge", "Inference requests waiting.", load(&m->queued));
     one(out, "running", "gauge", "Inference requests on a slot.", load(&m->running));
     one(out, "queue_bytes", "gauge", "Bytes of requests waiting or running.", load(&m->queued_bytes));

@@ -1,6 +1,7 @@
 /*
- * Counters and gauges, all atomics: written by whoever knows, read by the ops endpoint, which reads nothing
- * else. One process, one set. Prometheus text format 0.0.4.
+ * Counters and gauges, all atomics, and the few texts that say what is out of service: written by whoever
+ * knows, read by the ops endpoint, which reads nothing else. One process, one set. Prometheus text format
+ * 0.0.4.
  */
 #ifndef CKKSD_METRICS_H
 #define CKKSD_METRICS_H
@@ -15,6 +16,7 @@
 #define METRICS_BUCKETS     18u
 #define METRICS_CODES       17u
 #define METRICS_NAME_SIZE   160u
+#define METRICS_CAUSE_SIZE  200u
 
 typedef struct histogram {
     _Atomic uint64_t bucket[METRICS_BUCKETS + 1]; /* the last is +Inf; not cumulative */
@@ -29,6 +31,9 @@ typedef struct metrics_model {
     histogram queue, stage, replay, copy_out;
     histogram receive, check, pack, reply; /* check is part of queue, pack of copy_out */
     _Atomic uint64_t success_count, success_ns, fail_count, fail_ns;
+    _Atomic(const char *) state;    /* its name; NULL: nobody expects the model to be served */
+    _Atomic uint32_t slots;         /* in service, with its program */
+    char cause[METRICS_CAUSE_SIZE]; /* why it is not served; under a lock */
 } metrics_model;
 
 typedef struct metrics_method {
@@ -51,7 +56,9 @@ const char *slot_state_name(slot_state state);
 typedef struct metrics_slot {
     _Atomic uint64_t progress_ns; /* CLOCK_MONOTONIC */
     _Atomic uint64_t limit_ns;
-    _Atomic uint32_t state; /* slot_state */
+    _Atomic uint32_t state;         /* slot_state */
+    _Atomic uint64_t left_ns;       /* when it left service; 0: it is in service */
+    char cause[METRICS_CAUSE_SIZE]; /* the first that made it leave; under a lock */
 } metrics_slot;
 
 /* The card, as its driver sees it. `known`: HEALTH_ bits; 0: there is none, or nobody to ask. */
@@ -79,6 +86,7 @@ typedef struct metrics {
     metrics_gpu gpu;
     _Atomic uint64_t start_unix_s;
     _Atomic bool is_ready, is_draining;
+    _Atomic bool is_interrupted; /* it was ready, and now no slot is in service */
 } metrics;
 
 extern metrics daemon_metrics;
@@ -91,6 +99,18 @@ metrics_model *metrics_model_add(const char *name, const char *version);
 void metrics_model_replace(metrics_model *m, const char *name, const char *version);
 /* metrics_method_add: `name` must live for ever. */
 metrics_method *metrics_method_add(const char *name);
+
+/* metrics_set_cause puts a text where an endpoint may be reading one: `cause` of a slot or a model,
+ * printable; NULL empties it. Waits for no page. */
+void metrics_set_cause(char cause[METRICS_CAUSE_SIZE], const char *text);
+/* metrics_slot_left: the slot is out of service, with the first cause; further causes change nothing until
+ * metrics_slot_back. Loop thread. */
+void metrics_slot_left(metrics_slot *s, const char *cause);
+void metrics_slot_back(metrics_slot *s);
+
+/* metrics_print_readiness writes what /readyz says into a new string (free with free()); NULL when out of
+ * memory. *is_ready: what its status says. */
+char *metrics_print_readiness(bool *is_ready, size_t *size);
 
 /* metrics_is_live: does every slot make progress? `stalled` (may be NULL) gets the first that does not. */
 bool metrics_is_live(uint64_t now_ns, uint32_t *stalled);

@@ -122,6 +122,7 @@ static void set_unavailable(model *m, const ckks_error *cause) {
               m->name, m->version, ckks_status_name(cause->code), cause->stage,
               log_quote(field, sizeof field, cause->field),
               log_quote(message, sizeof message, cause->message));
+    metrics_set_cause(m->metrics->cause, message);
 }
 
 /* Before anything is captured: arenas (if they are not there yet) and programs of all slots, with what a
@@ -286,6 +287,23 @@ bool models_are_settled(const server *s) {
     return true;
 }
 
+uint32_t model_slot_count(const server *s, const model *m) {
+    uint32_t count = 0;
+    if (m->state != MODEL_READY) return 0;
+    for (uint32_t i = 0; i < s->slots.count; i++)
+        count += slot_in_service(&s->slots.slots[i]) && s->slots.slots[i].has_program[m->index];
+    return count;
+}
+
+void models_publish(server *s) {
+    LIST_EACH(link, &s->models.all) {
+        model *m = LIST_ENTRY(link, model, link);
+        const bool is_expected = m->state != MODEL_RETIRING && m->state != MODEL_RETIRED;
+        atomic_store(&m->metrics->slots, model_slot_count(s, m));
+        atomic_store(&m->metrics->state, is_expected ? model_state_name(m->state) : NULL);
+    }
+}
+
 uint64_t models_arena_bytes(const server *s) {
     uint64_t largest = 0;
     LIST_EACH(link, &s->models.all) {
@@ -443,6 +461,7 @@ ckks_status models_load(server *s, const char *name, const char *version, ckks_e
     m->state = MODEL_LOADING;
     m->is_unwanted = m->comes_back = false;
     m->error = (ckks_error){0};
+    metrics_set_cause(m->metrics->cause, NULL);
     all->load_pending++;
     pthread_mutex_lock(&all->lock);
     list_append(&all->load_queue, &m->load_link);

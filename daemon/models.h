@@ -101,6 +101,10 @@ ckks_status models_find(struct server *s, model **out, const char *name, const c
 void models_capture_all(struct server *s);
 /* Is anything still on its way to ready? */
 bool models_are_settled(const struct server *s);
+/* model_slot_count: slots in service that have its program; 0 unless it is READY. */
+uint32_t model_slot_count(const struct server *s, const model *m);
+/* models_publish tells the metrics which models are served, and why the others are not. */
+void models_publish(struct server *s);
 uint64_t models_arena_bytes(const struct server *s);
 
 #endif

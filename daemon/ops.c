@@ -59,9 +59,12 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         return respond_text(connection, MHD_HTTP_SERVICE_UNAVAILABLE, text);
     }
     if (strcmp(url, "/readyz") == 0) {
-        if (atomic_load(&daemon_metrics.is_ready)) return respond_text(connection, MHD_HTTP_OK, "ok\n");
-        return respond_text(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
-                            atomic_load(&daemon_metrics.is_draining) ? "draining\n" : "starting\n");
+        size_t size = 0;
+        bool is_ready = false;
+        char *text = metrics_print_readiness(&is_ready, &size);
+        if (!text) return MHD_NO;
+        return respond(connection, is_ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, text, size,
+                       MHD_RESPMEM_MUST_FREE, "text/plain; charset=utf-8");
     }
     if (strcmp(url, "/metrics") == 0) {
         size_t size = 0;

@@ -1,6 +1,8 @@
 /*
  * The operator's door: /livez, /readyz and /metrics over HTTP on its own thread, so that it answers while
- * everything else is busy. GET and HEAD only; reads atomics only.
+ * everything else is busy. GET and HEAD only; reads what metrics.h has, and nothing else. /readyz says 503
+ * also while no slot is in service; which slots are not, since when and why, and which models no slot serves,
+ * is in its text, whatever its status.
  */
 #ifndef CKKSD_OPS_H
 #define CKKSD_OPS_H

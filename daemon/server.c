@@ -1,6 +1,7 @@
 #include "daemon/server.h"
 
 #include "daemon/clock.h"
+#include "daemon/fault.h"
 #include "daemon/inference.h"
 #include "daemon/logging.h"
 #include "daemon/notify.h"
@@ -15,7 +16,7 @@
 /* ---- small questions ---- */
 
 bool server_is_ready(const server *s) {
-    return s->phase == SERVER_READY;
+    return s->phase == SERVER_READY && server_has_other_slot(s, NULL);
 }
 
 uint32_t server_slot_count(const server *s) {
@@ -68,15 +69,42 @@ static uint32_t count_models(const server *s, model_state state) {
     return count;
 }
 
+/* For the service manager: the state in a line. */
+static void describe(const server *s, char *text, size_t size) {
+    const uint32_t ready = count_models(s, MODEL_READY), all = list_count(&s->models.all);
+    if (server_is_ready(s))
+        snprintf(text, size, "ready: %u of %u models, %u slots", ready, all, s->slots.count);
+    else
+        snprintf(text, size, "not ready: no slot is in service (%u of %u quarantined)",
+                 count_slots(s, SLOT_QUARANTINED), s->slots.count);
+}
+
+/* Between the start and the drain: slots leave service and come back. */
+static void check_interruption(server *s) {
+    char status[96];
+    const bool is_ready = server_is_ready(s);
+    if (s->phase != SERVER_READY || is_ready == atomic_load(&daemon_metrics.is_ready)) return;
+    atomic_store(&daemon_metrics.is_interrupted, !is_ready);
+    atomic_store(&daemon_metrics.is_ready, is_ready);
+    describe(s, status, sizeof status);
+    log_write(is_ready ? LOG_LEVEL_NOTICE : LOG_LEVEL_ERROR, "event=%s message=\"%s\"",
+              is_ready ? "ready_again" : "not_ready", status);
+    notify_status("%s", status);
+}
+
 void server_check_ready(server *s) {
     char status[96];
+    models_publish(s);
+    check_interruption(s);
     if (s->phase != SERVER_STARTING || s->slots.count == 0 || !models_are_settled(s)) return;
     const uint32_t ready = count_models(s, MODEL_READY), all = list_count(&s->models.all);
     s->phase = SERVER_READY;
-    atomic_store(&daemon_metrics.is_ready, true);
-    snprintf(status, sizeof status, "ready: %u of %u models, %u slots", ready, all, s->slots.count);
-    log_write(ready == all ? LOG_LEVEL_NOTICE : LOG_LEVEL_WARNING,
-              "event=ready models=%u models_unavailable=%u slots=%u", ready, all - ready, s->slots.count);
+    atomic_store(&daemon_metrics.is_ready, server_is_ready(s));
+    atomic_store(&daemon_metrics.is_interrupted, !server_is_ready(s));
+    describe(s, status, sizeof status);
+    log_write(ready == all && server_is_ready(s) ? LOG_LEVEL_NOTICE : LOG_LEVEL_WARNING,
+              "event=ready models=%u models_unavailable=%u slots=%u in_service=%u", ready, all - ready,
+              s->slots.count, count_slots(s, SLOT_IDLE) + count_slots(s, SLOT_BUSY));
     notify_ready(status);
     inference_pump(s);
 }
@@ -122,6 +150,7 @@ static void run_recovery(slot_job *job) {
             graph_program_destroy(where->programs[i]);
             where->programs[i] = NULL;
         }
+    fault_recovery();
     job->rc = graph_slot_recover(where->graph, &job->err);
     for (uint32_t i = 0; i < mine->model_count && job->rc == CKKS_OK; i++) {
         slot_progress(where);
@@ -139,6 +168,7 @@ static void on_recovered(loop_event *event) {
     if (mine->job.rc != CKKS_OK) {
         log_error(LOG_LEVEL_ERROR, "slot_lost", &mine->job.err);
         slot_set_state(where, SLOT_LOST);
+        server_check_ready(s);
         if (device_is_lost(s->device))
             fatal(s, "the device is lost: only a new process can use it again; the kernel's log (NVRM, Xid) "
                      "says what broke");
@@ -154,15 +184,18 @@ static void on_recovered(loop_event *event) {
     atomic_fetch_add(&daemon_metrics.slot_recoveries, 1);
     log_write(LOG_LEVEL_NOTICE, "event=slot_recovered slot=%u models=%u", where->index, mine->model_count);
     slot_set_state(where, SLOT_IDLE);
+    metrics_slot_back(where->progress);
+    server_check_ready(s);
     inference_pump(s);
 }
 
 void server_quarantine(server *s, slot *where, const char *why) {
     server_recovery *mine = &s->recoveries[where->index];
-    char quoted[256];
+    char why_quoted[METRICS_CAUSE_SIZE];
     if (where->state == SLOT_QUARANTINED || where->state == SLOT_LOST) return;
     log_write(LOG_LEVEL_ERROR, "event=slot_quarantined slot=%u message=%s", where->index,
-              log_quote(quoted, sizeof quoted, why));
+              log_quote(why_quoted, sizeof why_quoted, why));
+    metrics_slot_left(where->progress, why_quoted);
     if (device_is_lost(s->device)) { /* all slots have this device, and only a new process gets it back */
         slot_set_state(where, SLOT_LOST);
         for (uint32_t i = 0; i < SLOT_MODELS_MAX; i++) where->has_program[i] = false;
@@ -185,13 +218,14 @@ void server_quarantine(server *s, slot *where, const char *why) {
     mine->job.limit_ns = MODEL_CAPTURE_LIMIT;
     mine->job.run = run_recovery;
     mine->job.done.run = on_recovered;
+    server_check_ready(s);
     slot_submit(where, &mine->job);
 }
 
 bool server_has_other_slot(const server *s, const slot *than) {
     for (uint32_t i = 0; i < s->slots.count; i++) {
         const slot *one = &s->slots.slots[i];
-        if (one != than && (one->state == SLOT_IDLE || one->state == SLOT_BUSY)) return true;
+        if (one != than && slot_in_service(one)) return true;
     }
     return false;
 }
@@ -233,6 +267,7 @@ static void apply(server *s, const config *c) {
 static void reload_done(loop_work *work) {
     reload *r = LIST_ENTRY(work, reload, work);
     server *s = r->server;
+    char status[160];
     s->pool_jobs--;
     s->is_reloading = false;
     if (r->err.code == CKKS_OK) (void)tenants_replace(&s->tenants, &r->tokens, &r->err);
@@ -246,8 +281,12 @@ static void reload_done(loop_work *work) {
         log_error(LOG_LEVEL_ERROR, "reload_refused",
                   &r->err); /* nothing, or all but the models, has changed */
     atomic_store(&daemon_metrics.tenants, tenants_count(&s->tenants));
-    if (s->phase == SERVER_READY)
-        notify_ready(r->err.code == CKKS_OK ? "ready" : "ready; the last reload was refused");
+    if (s->phase == SERVER_READY) {
+        describe(s, status, sizeof status);
+        snprintf(status + strlen(status), sizeof status - strlen(status), "%s",
+                 r->err.code == CKKS_OK ? "" : "; the last reload was refused");
+        notify_ready(status);
+    }
     token_table_fini(&r->tokens);
     free(r);
     if (s->reloads_again) server_reload(s);
@@ -337,8 +376,8 @@ void server_drain(server *s, uint64_t timeout_ms) {
     const bool was_ready = s->phase == SERVER_READY;
     s->phase = SERVER_LINGERING;
     s->drain_timeout_ns = timeout_ms * NS_PER_MS;
-    atomic_store(&daemon_metrics.is_ready, false);
     atomic_store(&daemon_metrics.is_draining, true);
+    atomic_store(&daemon_metrics.is_ready, false);
     notify_stopping("finishing the last requests");
     log_write(LOG_LEVEL_NOTICE, "event=stopping linger_ms=%llu", (unsigned long long)s->config.linger_ms);
     if (was_ready && s->config.linger_ms)

@@ -64,6 +64,7 @@ int server_run(const config *c, const char *config_path);
 /* May this method start now? CKKS_DRAINING, CKKS_UNAVAILABLE. */
 ckks_status server_accepts(server *s, const dispatch_method *method, ckks_error *err);
 void server_request_finished(server *s);
+/* server_is_ready: it has come up, is not going down, and a slot is in service. */
 bool server_is_ready(const server *s);
 /* slots that there are or will be */
 uint32_t server_slot_count(const server *s);
@@ -81,6 +82,7 @@ void server_models_loaded(server *s);
 
 /* A device error: the slot leaves service, gets its programs again, tests itself and comes back. */
 void server_quarantine(server *s, slot *where, const char *why);
+/* server_has_other_slot: is one in service, beside `than` (may be NULL)? */
 bool server_has_other_slot(const server *s, const slot *than);
 
 void server_drain(server *s, uint64_t timeout_ms);

@@ -86,6 +86,7 @@ static void publish(server *s) {
     atomic_store(&daemon_metrics.pipes, transport_pipe_count(&s->transport));
     atomic_store(&daemon_metrics.pipes_refused, transport_refused_pipes(&s->transport));
     keys_publish_metrics(s);
+    models_publish(s);
 }
 
 static void on_tick(uv_timer_t *timer) {

@@ -21,6 +21,10 @@ void slot_set_state(slot *s, slot_state state) {
     atomic_store(&s->progress->state, (uint32_t)state);
 }
 
+bool slot_in_service(const slot *s) {
+    return s->state == SLOT_IDLE || s->state == SLOT_BUSY;
+}
+
 bool slot_is_free(const slot *s) {
     return s->state == SLOT_IDLE && s->pending == 0;
 }
@@ -98,6 +102,7 @@ static ckks_status slot_start(slot *s, device *dev, uint64_t arena_bytes, ckks_e
     list_init(&s->jobs);
     if ((rc = graph_slot_create(&s->graph, dev, arena_bytes, err)) != CKKS_OK) return rc;
     slot_progress(s);
+    metrics_slot_back(s->progress);
     atomic_store(&s->progress->limit_ns, s->stall_ns);
     slot_set_state(s, SLOT_STARTING);
     if (pthread_create(&s->thread, NULL, slot_main, s) != 0)

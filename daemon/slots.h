@@ -66,6 +66,8 @@ void slot_job_finished(slot_job *job);
 /* slot_rouse: a job is likely to come within `spin_ns`; the thread wakes up and waits for it awake. Nothing
  * if spin_ns is 0. Loop thread. */
 void slot_rouse(slot *s);
+/* slot_in_service: it runs jobs, or could. Loop thread. */
+bool slot_in_service(const slot *s);
 /* slot_is_free: in service, with nothing to do. Loop thread. */
 bool slot_is_free(const slot *s);
 /* slot_set_state also publishes it. Loop thread. */
