@@ -109,6 +109,8 @@ static void source_open(source_in_making *s, program_fixture *f, const graph_inp
         assert_ok(device_copy_in(f->stream, s->good, input->data, s->bytes, NULL));
     else
         assert_ok(device_copy(f->stream, s->good, input->data, s->bytes, NULL));
+    if (!s->is_pinned)
+        assert_ok(device_fill(f->stream, s->words, 0, s->bytes, NULL)); /* a copy may be counted before */
     assert_ok(device_stream_synchronize(f->stream, NULL));
 }
 static void source_close(source_in_making *s) {
