@@ -64,6 +64,18 @@ void fault_recovery(void) {
     if (setting("CKKSD_TEST_GATE_RECOVERY") > 0) gate_pass(UINT32_MAX);
 }
 
+void fault_bring_back(device *dev, uint32_t model_index) {
+    if (setting("CKKSD_TEST_FAIL_BRING_BACK") == (long)model_index) device_fault_set(dev, 1, true);
+}
+
+void fault_capture(device *dev) {
+    static _Atomic long captures;
+    if (atomic_fetch_add(&captures, 1) < setting("CKKSD_TEST_FAIL_CAPTURES")) device_fault_set(dev, 1, true);
+}
+void fault_capture_end(device *dev) {
+    if (setting("CKKSD_TEST_FAIL_CAPTURES") > 0) device_fault_set(dev, 0, false);
+}
+
 void fault_replay_end(device *dev) {
     if (setting("CKKSD_TEST_FAIL_REPLAY") > 0) device_fault_set(dev, 0, false);
 }

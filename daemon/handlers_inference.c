@@ -16,12 +16,41 @@ static void on_server_live(Ckksd__V1__Inference_Service *service, const Ckksd__V
     closure(&reply, closure_data);
 }
 
+/* What a tenant may know: the cause's name, which says whether it may pass; its text is for the log. */
+static void describe_trouble(Ckksd__V1__ServerReadyReply__Trouble *out, const model *m, uint64_t now_ns) {
+    ckksd__v1__server_ready_reply__trouble__init(out);
+    out->state = (char *)(uintptr_t)model_state_name(m->state);
+    if (m->error.code != CKKS_OK) out->cause = (char *)(uintptr_t)ckks_status_name(m->error.code);
+    if (!m->retry_ns) return;
+    out->has_retry = out->has_retries_max = out->has_retry_in_ms = true;
+    out->retry = m->retries + 1, out->retries_max = MODEL_RETRIES_MAX;
+    out->retry_in_ms = m->retry_ns > now_ns ? (uint32_t)((m->retry_ns - now_ns) / NS_PER_MS) : 0;
+}
+
 static void on_server_ready(Ckksd__V1__Inference_Service *service, const Ckksd__V1__Empty *input,
                             Ckksd__V1__ServerReadyReply_Closure closure, void *closure_data) {
     Ckksd__V1__ServerReadyReply reply = CKKSD__V1__SERVER_READY_REPLY__INIT;
+    Ckksd__V1__ServerReadyReply__Service state = CKKSD__V1__SERVER_READY_REPLY__SERVICE__INIT;
+    Ckksd__V1__ServerReadyReply__Trouble items[SLOT_MODELS_MAX], *list[SLOT_MODELS_MAX];
+    char names[SLOT_MODELS_MAX][2 * MODEL_NAME_MAX + 2];
     const request *r = closure_data;
+    const server *s = r->server;
+    const uint64_t now = clock_now_ns();
     (void)service, (void)input;
-    reply.has_ready = true, reply.ready = server_is_ready(r->server);
+    reply.has_ready = true, reply.ready = server_is_ready(s);
+    reply.service = &state;
+    if (!reply.ready) state.reason = (char *)(uintptr_t)server_why_not_ready(s);
+    state.has_slots = state.has_slots_in_service = true;
+    state.slots = s->slots.count, state.slots_in_service = slots_in_service(&s->slots);
+    state.troubles = list;
+    LIST_EACH(link, &s->models.all) {
+        const model *m = LIST_ENTRY(link, model, link);
+        if (m->state == MODEL_RETIRING || m->state == MODEL_RETIRED || model_slot_count(s, m)) continue;
+        const size_t i = state.n_troubles++;
+        describe_trouble(&items[i], m, now);
+        snprintf(names[i], sizeof names[0], "%s/%s", m->name, m->version);
+        items[i].model = names[i], list[i] = &items[i];
+    }
     closure(&reply, closure_data);
 }
 

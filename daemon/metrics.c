@@ -207,6 +207,16 @@ static void print_models(FILE *out) {
                     m->models[i].version, atomic_load(&m->models[i].slots));
 }
 
+static void print_retries(FILE *out) {
+    const metrics *m = &daemon_metrics;
+    head(out, "model_retries_total", "counter",
+         "Loads of a model by itself after a device error kept it from getting ready.");
+    for (uint32_t i = 0; i < atomic_load(&m->model_count); i++)
+        if (atomic_load(&m->models[i].state))
+            fprintf(out, "ckksd_model_retries_total{model=\"%s\",version=\"%s\"} %llu\n", m->models[i].name,
+                    m->models[i].version, (unsigned long long)load(&m->models[i].retries));
+}
+
 /* One line for each slot that is out of service, and for each model that is not served. */
 static void print_troubles(FILE *out) {
     const metrics *m = &daemon_metrics;
@@ -226,8 +236,13 @@ static void print_troubles(FILE *out) {
         const char *state = atomic_load(&one_model->state);
         if (!state || atomic_load(&one_model->slots)) continue;
         get_cause(cause, one_model->cause);
-        fprintf(out, "model %s/%s: %s, on no slot%s%s\n", one_model->name, one_model->version, state,
+        fprintf(out, "model %s/%s: %s, on no slot%s%s", one_model->name, one_model->version, state,
                 cause[0] ? ": " : "", cause);
+        const uint64_t retry_ns = load(&one_model->retry_ns);
+        if (retry_ns)
+            fprintf(out, "; retry %u of %u in %.0f s", atomic_load(&one_model->retry),
+                    atomic_load(&one_model->retry_of), retry_ns > now ? (double)(retry_ns - now) / 1e9 : 0.0);
+        fputc('\n', out);
     }
     pthread_mutex_unlock(&names_lock);
 }
@@ -351,6 +366,7 @@ char *metrics_print(size_t *size) {
                     offsetof(metrics_model, reply));
     print_slots(out);
     print_models(out);
+    print_retries(out);
     one(out, "queue_depth", "gauge", "Inference requests waiting.", load(&m->queued));
     one(out, "running", "gauge", "Inference requests on a slot.", load(&m->running));
     one(out, "queue_bytes", "gauge", "Bytes of requests waiting or running.", load(&m->queued_bytes));

@@ -31,9 +31,12 @@ typedef struct metrics_model {
     histogram queue, stage, replay, copy_out;
     histogram receive, check, pack, reply; /* check is part of queue, pack of copy_out */
     _Atomic uint64_t success_count, success_ns, fail_count, fail_ns;
-    _Atomic(const char *) state;    /* its name; NULL: nobody expects the model to be served */
-    _Atomic uint32_t slots;         /* in service, with its program */
-    char cause[METRICS_CAUSE_SIZE]; /* why it is not served; under a lock */
+    _Atomic(const char *) state;      /* its name; NULL: nobody expects the model to be served */
+    _Atomic uint64_t retries;         /* loads by itself, after device errors */
+    _Atomic uint64_t retry_ns;        /* when the next such load comes; 0: none does */
+    _Atomic uint32_t retry, retry_of; /* its number, of how many */
+    _Atomic uint32_t slots;           /* in service, with its program */
+    char cause[METRICS_CAUSE_SIZE];   /* why it is not served; under a lock */
 } metrics_model;
 
 typedef struct metrics_method {

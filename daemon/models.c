@@ -1,6 +1,7 @@
 #include "daemon/models.h"
 
 #include "daemon/clock.h"
+#include "daemon/fault.h"
 #include "daemon/inference.h"
 #include "daemon/logging.h"
 #include "daemon/program.h"
@@ -113,9 +114,29 @@ void models_fini(model_registry *m) {
 
 /* ---- states ---- */
 
+/* A device error may pass; what is wrong with a package, or does not fit, stays so. */
+static void plan_retry(model *m) {
+    const server *s = m->server;
+    if (m->error.code != CKKS_DEVICE_ERROR || device_is_lost(s->device) || s->phase >= SERVER_LINGERING)
+        return;
+    if (m->retries == MODEL_RETRIES_MAX) {
+        log_write(
+            LOG_LEVEL_ERROR,
+            "event=model_given_up model=%s version=%s retries=%u message=\"no try follows by itself: load "
+            "it again when the device is well\"",
+            m->name, m->version, m->retries);
+        return;
+    }
+    const uint64_t pause_ns = MODEL_RETRY_NS << m->retries;
+    m->retry_ns = clock_now_ns() + pause_ns;
+    log_write(LOG_LEVEL_NOTICE, "event=model_retry model=%s version=%s retry=%u of=%u in_ms=%llu", m->name,
+              m->version, m->retries + 1, MODEL_RETRIES_MAX, (unsigned long long)(pause_ns / NS_PER_MS));
+}
+
 static void set_unavailable(model *m, const ckks_error *cause) {
     m->state = MODEL_UNAVAILABLE;
     m->error = *cause;
+    m->retry_ns = 0;
     char message[400], field[96];
     log_write(LOG_LEVEL_ERROR,
               "event=model_unavailable model=%s version=%s error=%s stage=\"%s\" field=%s message=%s",
@@ -123,6 +144,7 @@ static void set_unavailable(model *m, const ckks_error *cause) {
               log_quote(field, sizeof field, cause->field),
               log_quote(message, sizeof message, cause->message));
     metrics_set_cause(m->metrics->cause, message);
+    plan_retry(m);
 }
 
 /* Before anything is captured: arenas (if they are not there yet) and programs of all slots, with what a
@@ -204,18 +226,21 @@ static void on_loaded(loop_event *event) {
 static void run_capture(slot_job *job) {
     model_slot_job *mine = LIST_ENTRY(job, model_slot_job, job);
     model *m = mine->model;
+    fault_capture(m->server->device);
     job->rc = program_bring_up(job->slot, m, (int32_t)m->server->config.warmup, &job->err);
+    fault_capture_end(m->server->device);
 }
 
 static void run_take_down(slot_job *job) {
     program_take_down(job->slot, LIST_ENTRY(job, model_slot_job, job)->model);
 }
 
+/* Lost slots take programs down like the others: nobody may hold what a model's memory is freed with. */
 static void submit_all(model *m, void (*run)(slot_job *), void (*done)(loop_event *)) {
     server *s = m->server;
     for (uint32_t i = 0; i < s->slots.count; i++) {
         model_slot_job *mine = &m->slot_jobs[i];
-        if (s->slots.slots[i].state == SLOT_LOST) continue;
+        if (s->slots.slots[i].state == SLOT_LOST && run != run_take_down) continue;
         mine->model = m;
         mine->job.limit_ns = MODEL_CAPTURE_LIMIT;
         mine->job.run = run;
@@ -246,6 +271,13 @@ static void on_captured(loop_event *event) {
     model *m = mine->model;
     server *s = m->server;
     slot_job_finished(&mine->job);
+    /* the slot failed for another reason before this was heard of: its recovery takes all programs down, and
+     * knows nothing of this one */
+    if (mine->job.slot->state == SLOT_QUARANTINED &&
+        (mine->job.rc == CKKS_OK || mine->job.rc == CKKS_DEVICE_ERROR)) {
+        slot_submit(mine->job.slot, &mine->job);
+        return;
+    }
     if (mine->job.rc == CKKS_OK) mine->job.slot->has_program[m->index] = true;
     if (mine->job.rc != CKKS_OK && m->error.code == CKKS_OK) m->error = mine->job.err;
     if (mine->job.rc == CKKS_DEVICE_ERROR) server_quarantine(s, mine->job.slot, mine->job.err.message);
@@ -253,6 +285,7 @@ static void on_captured(loop_event *event) {
     workload_self_test_end(m->workload);
     if (m->error.code == CKKS_OK) {
         m->state = MODEL_READY;
+        m->retries = 0;
         log_write(LOG_LEVEL_NOTICE, "event=model_ready model=%s version=%s slots=%u", m->name, m->version,
                   s->slots.count);
         server_check_ready(s);
@@ -300,6 +333,9 @@ void models_publish(server *s) {
         model *m = LIST_ENTRY(link, model, link);
         const bool is_expected = m->state != MODEL_RETIRING && m->state != MODEL_RETIRED;
         atomic_store(&m->metrics->slots, model_slot_count(s, m));
+        atomic_store(&m->metrics->retry, m->retries + 1);
+        atomic_store(&m->metrics->retry_of, MODEL_RETRIES_MAX);
+        atomic_store(&m->metrics->retry_ns, m->retry_ns);
         atomic_store(&m->metrics->state, is_expected ? model_state_name(m->state) : NULL);
     }
 }
@@ -440,6 +476,21 @@ static void register_as(model *m, server *s, const char *name, const char *versi
     list_insert_before(at, &m->link);
 }
 
+static void queue_load(model *m) {
+    model_registry *all = &m->server->models;
+    m->state = MODEL_LOADING;
+    m->is_unwanted = m->comes_back = false;
+    m->error = (ckks_error){0};
+    m->retry_ns = 0;
+    metrics_set_cause(m->metrics->cause, NULL);
+    all->load_pending++;
+    pthread_mutex_lock(&all->lock);
+    list_append(&all->load_queue, &m->load_link);
+    pthread_cond_signal(&all->wake);
+    pthread_mutex_unlock(&all->lock);
+    log_write(LOG_LEVEL_INFO, "event=model_loading model=%s version=%s", m->name, m->version);
+}
+
 ckks_status models_load(server *s, const char *name, const char *version, ckks_error *err) {
     model_registry *all = &s->models;
     if (!name_is_valid(name) || !name_is_valid(version) || !file_is_there(s, name, version))
@@ -458,17 +509,23 @@ ckks_status models_load(server *s, const char *name, const char *version, ckks_e
         }
         register_as(m, s, name, version);
     }
-    m->state = MODEL_LOADING;
-    m->is_unwanted = m->comes_back = false;
-    m->error = (ckks_error){0};
-    metrics_set_cause(m->metrics->cause, NULL);
-    all->load_pending++;
-    pthread_mutex_lock(&all->lock);
-    list_append(&all->load_queue, &m->load_link);
-    pthread_cond_signal(&all->wake);
-    pthread_mutex_unlock(&all->lock);
-    log_write(LOG_LEVEL_INFO, "event=model_loading model=%s version=%s", name, version);
+    m->retries = 0;
+    queue_load(m);
     return CKKS_OK;
+}
+
+void models_tick(server *s, uint64_t now_ns) {
+    if (s->phase != SERVER_READY) return; /* who starts with what works is ready before */
+    LIST_EACH(link, &s->models.all) {
+        model *m = LIST_ENTRY(link, model, link);
+        if (m->state != MODEL_UNAVAILABLE || !m->retry_ns || now_ns < m->retry_ns || m->slot_jobs_pending)
+            continue;
+        m->retry_ns = 0;
+        if (!file_is_there(s, m->name, m->version)) continue;
+        m->retries++;
+        atomic_fetch_add(&m->metrics->retries, 1);
+        queue_load(m);
+    }
 }
 
 static void scan_versions(server *s, const char *folder, const char *name) {

@@ -1,8 +1,9 @@
 /*
  * Model versions: found in the repository as NAME/VERSION/model.ckm, loaded and prepared on one loader
  * thread, captured and self-tested on every slot, then ready. Its memory goes when it retires; its name, its
- * index and its metrics stay, so that it is known as retired, until another version needs the place. Loop
- * thread only, except for the loader.
+ * index and its metrics stay, so that it is known as retired, until another version needs the place. One that
+ * a device error kept from getting ready is loaded again by itself, MODEL_RETRIES_MAX times, each pause twice
+ * as long as the one before: 5 s to 160 s. Loop thread only, except for the loader.
  */
 #ifndef CKKSD_MODELS_H
 #define CKKSD_MODELS_H
@@ -13,6 +14,7 @@
 
 #define MODEL_NAME_MAX      64u
 #define MODEL_FILE          "model.ckm"
+#define MODEL_RETRIES_MAX   6u
 #define MODEL_CAPTURE_LIMIT (3600ull * 1000000000ull) /* silence allowed while a model is captured */
 
 struct server;
@@ -43,9 +45,11 @@ typedef struct model {
     char name[MODEL_NAME_MAX + 1], version[MODEL_NAME_MAX + 1];
     model_state state;
     uint64_t retired_ns;
-    bool is_unwanted; /* its file went while it was on its way to READY: it retires there */
-    bool comes_back;  /* its file came back while it was RETIRING: it is loaded again after that */
-    ckks_error error; /* why it is UNAVAILABLE */
+    bool is_unwanted;  /* its file went while it was on its way to READY: it retires there */
+    bool comes_back;   /* its file came back while it was RETIRING: it is loaded again after that */
+    ckks_error error;  /* why it is UNAVAILABLE */
+    uint32_t retries;  /* made by itself since it was asked for or was READY */
+    uint64_t retry_ns; /* when the next one comes; 0: none */
     package *package;
     workload *workload;
     graph_program_config program; /* input signatures included */
@@ -97,6 +101,8 @@ void models_retire_step(struct server *s, model *m);
  * `any_state`, CKKS_UNAVAILABLE with the reason. */
 ckks_status models_find(struct server *s, model **out, const char *name, const char *version, bool any_state,
                         ckks_error *err);
+/* models_tick loads again whatever had a device error and has paused long enough. */
+void models_tick(struct server *s, uint64_t now_ns);
 /* Once slots are there: captures every model that waits for it. */
 void models_capture_all(struct server *s);
 /* Is anything still on its way to ready? */

@@ -19,6 +19,13 @@ bool server_is_ready(const server *s) {
     return s->phase == SERVER_READY && server_has_other_slot(s, NULL);
 }
 
+const char *server_why_not_ready(const server *s) {
+    if (server_is_ready(s)) return "";
+    if (s->phase == SERVER_STARTING) return "the server is still loading its models";
+    if (s->phase == SERVER_READY) return "no slot is in service: device errors, the server's log says which";
+    return "the server is shutting down";
+}
+
 uint32_t server_slot_count(const server *s) {
     if (s->slots.count) return s->slots.count;
     if (s->config.slot_count) return s->config.slot_count;
@@ -104,7 +111,7 @@ void server_check_ready(server *s) {
     describe(s, status, sizeof status);
     log_write(ready == all && server_is_ready(s) ? LOG_LEVEL_NOTICE : LOG_LEVEL_WARNING,
               "event=ready models=%u models_unavailable=%u slots=%u in_service=%u", ready, all - ready,
-              s->slots.count, count_slots(s, SLOT_IDLE) + count_slots(s, SLOT_BUSY));
+              s->slots.count, slots_in_service(&s->slots));
     notify_ready(status);
     inference_pump(s);
 }
@@ -141,21 +148,27 @@ void server_models_loaded(server *s) {
 
 /* ---- a slot's device error ---- */
 
-/* Slot's thread: clear the streams, then every model again, self test included. */
-static void run_recovery(slot_job *job) {
-    server_recovery *mine = LIST_ENTRY(job, server_recovery, job);
-    slot *where = job->slot;
+static void take_all_down(slot *where) {
     for (uint32_t i = 0; i < SLOT_MODELS_MAX; i++)
         if (where->programs[i]) {
             graph_program_destroy(where->programs[i]);
             where->programs[i] = NULL;
         }
+}
+
+/* Slot's thread: clear the streams, then every model again, self test included. */
+static void run_recovery(slot_job *job) {
+    server_recovery *mine = LIST_ENTRY(job, server_recovery, job);
+    slot *where = job->slot;
+    take_all_down(where);
     fault_recovery();
     job->rc = graph_slot_recover(where->graph, &job->err);
     for (uint32_t i = 0; i < mine->model_count && job->rc == CKKS_OK; i++) {
         slot_progress(where);
+        fault_bring_back(mine->server->device, i);
         job->rc = program_bring_up(where, mine->models[i], (int32_t)mine->server->config.warmup, &job->err);
     }
+    if (job->rc != CKKS_OK) take_all_down(where);
 }
 
 static void on_recovered(loop_event *event) {

@@ -66,6 +66,8 @@ ckks_status server_accepts(server *s, const dispatch_method *method, ckks_error 
 void server_request_finished(server *s);
 /* server_is_ready: it has come up, is not going down, and a slot is in service. */
 bool server_is_ready(const server *s);
+/* server_why_not_ready: in words; "" if it is ready. */
+const char *server_why_not_ready(const server *s);
 /* slots that there are or will be */
 uint32_t server_slot_count(const server *s);
 /* server_cores: that this process may run on; at least 1. Any thread. */

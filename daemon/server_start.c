@@ -102,6 +102,7 @@ static void on_tick(uv_timer_t *timer) {
         return;
     }
     health_tick(s, now);
+    models_tick(s, now);
     if (now >= s->next_key_tick_ns) {
         s->next_key_tick_ns = now + KEY_TICK_NS;
         keys_tick(s);

@@ -25,6 +25,12 @@ bool slot_in_service(const slot *s) {
     return s->state == SLOT_IDLE || s->state == SLOT_BUSY;
 }
 
+uint32_t slots_in_service(const slot_group *s) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->count; i++) count += slot_in_service(&s->slots[i]);
+    return count;
+}
+
 bool slot_is_free(const slot *s) {
     return s->state == SLOT_IDLE && s->pending == 0;
 }

@@ -68,6 +68,8 @@ void slot_job_finished(slot_job *job);
 void slot_rouse(slot *s);
 /* slot_in_service: it runs jobs, or could. Loop thread. */
 bool slot_in_service(const slot *s);
+/* slots_in_service counts them. Loop thread. */
+uint32_t slots_in_service(const slot_group *s);
 /* slot_is_free: in service, with nothing to do. Loop thread. */
 bool slot_is_free(const slot *s);
 /* slot_set_state also publishes it. Loop thread. */

@@ -87,11 +87,60 @@ static ckks_status list_keys(json_writer *j, rpc_connection *c, const ctl_option
     return rc;
 }
 
+static void make_printable(Ckksd__V1__ServerReadyReply__Service *s) {
+    if (s->reason) text_make_printable(s->reason);
+    for (size_t i = 0; i < s->n_troubles; i++) {
+        if (s->troubles[i]->model) text_make_printable(s->troubles[i]->model);
+        if (s->troubles[i]->state) text_make_printable(s->troubles[i]->state);
+        if (s->troubles[i]->cause) text_make_printable(s->troubles[i]->cause);
+    }
+}
+
+static void write_service(json_writer *j, const Ckksd__V1__ServerReadyReply__Service *s) {
+    json_string(j, "not_ready_because", s->reason && s->reason[0] ? s->reason : NULL);
+    json_integer(j, "slots", s->slots);
+    json_integer(j, "slots_in_service", s->slots_in_service);
+    json_list(j, "models_not_served");
+    for (size_t i = 0; i < s->n_troubles; i++) {
+        const Ckksd__V1__ServerReadyReply__Trouble *t = s->troubles[i];
+        json_object(j, NULL);
+        json_string(j, "model", t->model);
+        json_string(j, "state", t->state);
+        json_string(j, "cause", t->cause);
+        if (t->has_retry) {
+            json_integer(j, "retry", t->retry);
+            json_integer(j, "retries_max", t->retries_max);
+            json_integer(j, "retry_in_ms", t->retry_in_ms);
+        }
+        json_close_object(j);
+    }
+    json_close_list(j);
+}
+
+static void print_service(const Ckksd__V1__ServerReadyReply__Service *s) {
+    if (s->reason && s->reason[0]) printf("not ready    %s\n", s->reason);
+    if (s->slots_in_service < s->slots)
+        printf("slots        %u of %u in service\n", s->slots_in_service, s->slots);
+    for (size_t i = 0; i < s->n_troubles; i++) {
+        const Ckksd__V1__ServerReadyReply__Trouble *t = s->troubles[i];
+        printf("model        %s NOT SERVED: %s%s%s", t->model ? t->model : "?", t->state ? t->state : "",
+               t->cause ? ", " : "", t->cause ? t->cause : "");
+        if (t->has_retry)
+            printf("; retry %u of %u in %.0f s", t->retry, t->retries_max, (double)t->retry_in_ms / 1e3);
+        printf("\n");
+    }
+}
+
 static ckks_status status(json_writer *j, rpc_connection *c, const ctl_options *o, ckks_error *err) {
     ckks_status rc;
-    bool ready = false;
     const Ckksd__V1__ServerMetadataReply *s = rpc_server(c);
-    if ((rc = ctl_is_ready(&ready, c, err)) != CKKS_OK) return rc;
+    rpc_reply readiness = {0};
+    if ((rc = ask(&readiness, c, "Inference/ServerReady", NULL, &ckksd__v1__server_ready_reply__descriptor,
+                  err)) != CKKS_OK)
+        goto out;
+    const Ckksd__V1__ServerReadyReply *told = (const Ckksd__V1__ServerReadyReply *)readiness.payload;
+    const bool ready = told->has_ready && told->ready;
+    if (told->service) make_printable(told->service);
     if (o->json) {
         json_object(j, NULL);
         json_string(j, "address", rpc_address(c));
@@ -99,6 +148,7 @@ static ckks_status status(json_writer *j, rpc_connection *c, const ctl_options *
         json_string(j, "version", s->version);
         json_string(j, "device", s->device);
         json_bool(j, "ready", ready);
+        if (told->service) write_service(j, told->service);
         json_list(j, "models");
         for (size_t i = 0; i < s->n_models; i++) json_string(j, NULL, s->models[i]);
         json_close_list(j);
@@ -114,12 +164,13 @@ static ckks_status status(json_writer *j, rpc_connection *c, const ctl_options *
                    ctl_bytes(bulk, s->limits->bulk_message_bytes));
         for (size_t i = 0; i < s->n_models; i++) printf("model        %s\n", s->models[i]);
         if (!s->n_models) printf("model        none\n");
+        if (told->service) print_service(told->service);
     }
     ckks_error inner = {0};
     rc = o->profile.token_file[0] ? list_keys(j, c, o, &inner) : CKKS_OK;
     if (rc != CKKS_OK && !rpc_error_is_from_server(&inner)) {
         *err = inner;
-        return rc;
+        goto out;
     }
     if (rc != CKKS_OK) ctl_note(o, "key sets cannot be listed: %s", inner.message);
     if (o->json) {
@@ -127,7 +178,10 @@ static ckks_status status(json_writer *j, rpc_connection *c, const ctl_options *
         json_close_object(j);
         json_end(j);
     }
-    return CKKS_OK;
+    rc = CKKS_OK;
+out:
+    rpc_reply_fini(&readiness);
+    return rc;
 }
 
 int command_status(int argc, char **argv) {

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import harness
@@ -266,6 +267,22 @@ def a_server_that_is_still_loading_is_waited_for(package):
     assert daemon.stop() == 0
 
 
+def a_model_that_a_device_error_keeps_from_serving_is_said(package):
+    daemon = harness.Daemon({MODEL: package}, program="tests/ckksd-fault", environment={"CKKSD_TEST_FAIL_CAPTURES": "100"})
+    user = User(daemon)
+    daemon.wait_ready()
+    while "event=model_given_up" not in daemon.log_text():
+        assert daemon.process.poll() is None, daemon.log_text()
+        time.sleep(0.02)
+    daemon.wait_ready()  # its slot is back
+    assert f"model        {MODEL}/1 NOT SERVED: UNAVAILABLE, CKKS_DEVICE_ERROR\n" in user.expect(0, "status").stdout
+    said = user.json("status")
+    assert said["ready"] and said["not_ready_because"] is None and said["slots"] == said["slots_in_service"] >= 1
+    assert said["models_not_served"] == [{"model": f"{MODEL}/1", "state": "UNAVAILABLE", "cause": "CKKS_DEVICE_ERROR"}]
+    user.leave()
+    assert daemon.stop() == 0
+
+
 def what_one_tenant_registered_is_unknown_to_another(user, daemon):
     shutil.copytree(user.path("ckksctl/keys"), user.path("copied"))
     other = User(daemon, "bob")
@@ -354,6 +371,7 @@ def main():
     tests.run(two_offline_machines_and_a_courier, user)
     tests.run(no_secret_is_ever_printed, user, daemon)
     tests.run(a_server_that_is_still_loading_is_waited_for, package)
+    tests.run(a_model_that_a_device_error_keeps_from_serving_is_said, package)
     tests.run(what_one_tenant_registered_is_unknown_to_another, user, daemon)
     tests.run(benchmarks_run_and_check_their_results, user, package)
     tests.run(load_on_the_daemon_gives_the_same_words_every_time, user)

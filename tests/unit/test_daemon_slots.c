@@ -114,12 +114,115 @@ static void a_model_that_no_slot_serves_is_named_with_its_cause(void **state) {
     assert_int_equal(daemon_stop(&d), 0);
 }
 
+static void infer_from(const char *version, uint32_t variant) {
+    double y[TINY_SLOTS], expected[TINY_SLOTS];
+    daemon_reply r;
+    tiny_client_encrypt(&alice, x);
+    alice.request.version = (char *)(uintptr_t)version;
+    const daemon_call call = tiny_client_call(&alice);
+    assert_int_equal(daemon_do(&d, &call, &r), 0);
+    tiny_client_decrypt(&alice, y, &r);
+    tiny_package_expect(expected, x, variant);
+    for (uint32_t i = 0; i < TINY_SLOTS; i++) assert_float_equal(y[i], expected[i], 1e-4);
+    daemon_reply_fini(&r);
+}
+
+/* The first fails, and its slot is brought back after it has captured the second, too. */
+static void models_that_a_device_error_kept_from_starting_start_by_themselves(void **state) {
+    (void)state;
+    tiny_package_install(models, "tiny", "2", 1);
+    daemon_start(&d, NULL, "CKKSD_TEST_FAIL_CAPTURES=1", NULL);
+    assert_true(daemon_logged(&d, "event=ready models=1 models_unavailable=1"));
+    log_wait("event=model_ready model=tiny version=1");
+    assert_true(daemon_logged(&d, "event=model_unavailable model=tiny version=1 error=CKKS_DEVICE_ERROR"));
+    assert_true(daemon_logged(&d, "event=model_retry model=tiny version=1 retry=1 of=6 in_ms=10\n"));
+    tiny_client_register(&alice);
+    infer_from("1", 0);
+    infer_from("2", 1);
+    metric_wait("ckksd_model_retries_total{model=\"tiny\",version=\"1\"}", 1);
+    assert_true(metric("ckksd_model_retries_total{model=\"tiny\",version=\"2\"}") == 0);
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
+static void a_model_is_given_up_after_some_tries_and_an_operator_can_load_it(void **state) {
+    (void)state;
+    daemon_reply r;
+    Ckksd__V1__ModelRequest m = CKKSD__V1__MODEL_REQUEST__INIT;
+    const daemon_call c = {.socket = DAEMON_CONTROL,
+                           .method = "Inference/ServerReady",
+                           .output = &ckksd__v1__server_ready_reply__descriptor};
+    daemon_start(&d, NULL, "CKKSD_TEST_FAIL_CAPTURES=7", NULL);
+    log_wait("event=model_given_up model=tiny version=1 retries=6");
+    assert_true(daemon_logged(&d, "retry=2 of=6 in_ms=20\n"));
+    assert_true(daemon_logged(&d, "retry=6 of=6 in_ms=320\n"));
+    assert_false(daemon_logged(&d, "retry=7"));
+    metric_wait("ckksd_model_retries_total{model=\"tiny\",version=\"1\"}", 6);
+    metric_wait("ckksd_ready", 1); /* once the slot is back */
+    assert_int_equal(daemon_http(&d, "/readyz", page, sizeof page), 200);
+    assert_non_null(strstr(page, "model tiny/1: UNAVAILABLE, on no slot: "));
+    assert_null(strstr(page, "; retry"));
+    assert_int_equal(daemon_do(&d, &c, &r), 0);
+    const Ckksd__V1__ServerReadyReply *reply = (const Ckksd__V1__ServerReadyReply *)r.payload;
+    assert_true(reply->ready);
+    assert_int_equal(reply->service->slots_in_service, 1);
+    assert_int_equal(reply->service->n_troubles, 1);
+    assert_string_equal(reply->service->troubles[0]->model, "tiny/1");
+    assert_string_equal(reply->service->troubles[0]->state, "UNAVAILABLE");
+    assert_string_equal(reply->service->troubles[0]->cause, "CKKS_DEVICE_ERROR");
+    assert_false(reply->service->troubles[0]->has_retry);
+    daemon_reply_fini(&r);
+    m.name = "tiny", m.version = "1";
+    int code = RPC_UNAVAILABLE;
+    for (int i = 0; i < EVENT_MS / 5 && (code = admin("Admin/ModelLoad", &m.base)) == RPC_UNAVAILABLE; i++)
+        usleep(5000); /* its last load is being undone */
+    assert_int_equal(code, 0);
+    log_wait("event=model_ready model=tiny version=1");
+    tiny_client_register(&alice);
+    assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
+/* It had brought back the first of two when the second failed it. */
+static void a_lost_slot_keeps_no_model_from_going(void **state) {
+    (void)state;
+    Ckksd__V1__ModelRequest m = CKKSD__V1__MODEL_REQUEST__INIT;
+    tiny_package_install(models, "tiny", "2", 1);
+    start_with_keys("[slots]\ncount = 2\n", "CKKSD_TEST_FAIL_REPLAY=1", "CKKSD_TEST_FAIL_BRING_BACK=1");
+    assert_int_equal(tiny_client_infer(&alice, x, 1), 0); /* on the other slot, after the first failed */
+    log_wait("event=slot_lost");
+    metric_wait("ckksd_slots{state=\"lost\"}", 1);
+    assert_int_equal(daemon_http(&d, "/readyz", page, sizeof page), 200);
+    assert_non_null(strstr(page, "ok\nslot 0: lost for "));
+    m.name = "tiny", m.version = "1";
+    assert_int_equal(admin("Admin/ModelUnload", &m.base), 0);
+    log_wait("event=model_retired model=tiny version=1");
+    assert_int_equal(tiny_client_infer(&alice, x, 1), 0);
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
+/* What is wrong with the package is wrong the next time, too. */
+static void a_model_whose_package_is_wrong_is_not_tried_again(void **state) {
+    (void)state;
+    size_t size;
+    uint8_t *image = tiny_package_build_wrong(&size, "wrong");
+    tiny_package_install_image(models, "wrong", "1", image, size);
+    free(image);
+    daemon_start(&d, NULL, NULL, NULL);
+    assert_true(daemon_logged(&d, "event=model_unavailable model=wrong"));
+    assert_false(daemon_logged(&d, "event=model_retry"));
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(without_a_slot_in_service_nobody_is_told_ready_until_one_comes_back),
         T(a_slot_that_is_out_of_service_is_named_while_others_serve),
         T(a_model_that_no_slot_serves_is_named_with_its_cause),
+        T(models_that_a_device_error_kept_from_starting_start_by_themselves),
+        T(a_model_is_given_up_after_some_tries_and_an_operator_can_load_it),
+        T(a_lost_slot_keeps_no_model_from_going),
+        T(a_model_whose_package_is_wrong_is_not_tried_again),
     };
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
