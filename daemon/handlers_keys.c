@@ -193,8 +193,8 @@ static void delete_done(key_job *job) {
     call *c = call_of(job);
     Ckksd__V1__Empty reply = CKKSD__V1__EMPTY__INIT;
     key_entry *entry = keys_find(job->server, c->tenant, c->id);
+    if (entry && (c->rc == CKKS_OK || c->rc == CKKS_KEY_UNKNOWN)) keys_remove(job->server, entry);
     if (call_failed(c)) return;
-    if (entry) keys_remove(job->server, entry);
     request_reply(c->request, &reply.base);
     call_end(c);
 }

@@ -6,6 +6,7 @@
  */
 #include "daemon/keystore_internal.h"
 
+#include "daemon/logging.h"
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/log.h"
@@ -16,6 +17,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define WRITE_TRIES 3
 
 ckks_status keystore_open(keystore **out, const char *folder, const keystore_limits *limits,
                           uint64_t now_unix, ckks_error *err) {
@@ -174,11 +177,31 @@ out:
     return rc;
 }
 
+/* `text` changes rows of the tenant, and may be run again. A failure may have come after the change, or have
+ * left a change in the log that a restart would find: trying again settles both. */
+static ckks_status run_surely(keystore *ks, const char *text, const char *tenant, const uint8_t *id,
+                              ckks_error *err) {
+    ckks_error first = {0};
+    for (int i = 0; i < WRITE_TRIES; i++) {
+        sqlite3_stmt *statement = NULL;
+        ckks_status rc = sql_prepare(ks, &statement, text, tenant, id, &first);
+        if (rc == CKKS_OK) rc = sql_step_done(ks, statement, &first);
+        if (rc == CKKS_OK) return CKKS_OK;
+    }
+    if (err && err->code == CKKS_OK) *err = first;
+    return first.code;
+}
+
 static ckks_status drop_row(keystore *ks, const char *tenant, const uint8_t *id, ckks_error *err) {
-    sqlite3_stmt *statement = NULL;
-    const ckks_status rc =
-        sql_prepare(ks, &statement, "DELETE FROM key_sets WHERE tenant = ?1 AND id = ?2", tenant, id, err);
-    return rc == CKKS_OK ? sql_step_done(ks, statement, err) : rc;
+    return run_surely(ks, "DELETE FROM key_sets WHERE tenant = ?1 AND id = ?2", tenant, id, err);
+}
+
+/* Once its row has gone a file is of no use to anybody: one that stays is removed by the next start. */
+static void remove_file(const char *path) {
+    char quoted[320];
+    if (unlink(path) == 0 || errno == ENOENT) return;
+    log_write(LOG_LEVEL_WARNING, "event=key_file_left file=%s message=\"%s\"",
+              log_quote(quoted, sizeof quoted, path), strerror(errno));
 }
 
 /* A payload goes when no row names it any more. */
@@ -188,6 +211,19 @@ static ckks_status drop_payload(keystore *ks, const uint8_t *id, ckks_error *err
     const ckks_status rc = catalogue_names_payload(ks, id, &is_named, err);
     if (rc == CKKS_OK && !is_named) (void)unlink(payload_path(ks, path, id));
     return rc;
+}
+
+/* Whatever can fail comes before the row goes, which is the deletion; files follow. */
+static ckks_status drop_set(keystore *ks, const char *tenant, const uint8_t *id, bool has_payload,
+                            ckks_error *err) {
+    ckks_status rc;
+    bool is_shared = true;
+    char path[KEYSTORE_PATH_SIZE];
+    if ((rc = catalogue_shares_payload(ks, tenant, id, &is_shared, err)) != CKKS_OK) return rc;
+    if ((rc = drop_row(ks, tenant, id, err)) != CKKS_OK) return rc;
+    if (!has_payload) remove_file(staging_path(ks, path, tenant, id));
+    if (!is_shared) remove_file(payload_path(ks, path, id));
+    return CKKS_OK;
 }
 
 /* A committed row whose file went (or shrank) under us is as good as evicted: it can be uploaded again. */
@@ -460,30 +496,83 @@ ckks_status keystore_status(keystore *ks, const char *tenant, const uint8_t id[K
 
 ckks_status keystore_delete(keystore *ks, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES],
                             ckks_error *err) {
-    ckks_status rc;
-    char path[KEYSTORE_PATH_SIZE];
     keystore_record record = {0};
-    if ((rc = catalogue_record(ks, &record, tenant, id, err)) != CKKS_OK) return rc;
-    if ((rc = drop_row(ks, tenant, id, err)) == CKKS_OK) {
-        if (record.state == KEYSTORE_UPLOADING) (void)unlink(staging_path(ks, path, tenant, id));
-        rc = drop_payload(ks, id, err);
-    }
+    ckks_status rc = catalogue_record(ks, &record, tenant, id, err);
+    if (rc != CKKS_OK) return rc;
+    rc = drop_set(ks, tenant, id, record.state != KEYSTORE_UPLOADING, err);
     keystore_record_fini(&record);
     return rc;
 }
 
-/* Runs keystore_delete over the rows that `query` (tenant, id) finds; one at a time, since deleting under a
- * running query is not well defined. */
-static ckks_status delete_found(keystore *ks, const char *query, const char *text, sqlite3_int64 number,
-                                uint32_t *count, ckks_error *err) {
+/* What a tenant has: ids, and whether another tenant's row names the same payload. */
+typedef struct tenant_set {
+    uint8_t id[KEY_SET_ID_BYTES];
+    bool is_shared;
+} tenant_set;
+
+static ckks_status list_sets(keystore *ks, const char *tenant, tenant_set **out, size_t *count,
+                             ckks_error *err) {
+    int n;
+    size_t room = 0;
+    sqlite3_stmt *statement = NULL;
+    ckks_status rc = sql_prepare(ks, &statement,
+                                 "SELECT id, EXISTS (SELECT 1 FROM key_sets AS other WHERE other.id = own.id"
+                                 " AND other.state = 2 AND other.tenant <> own.tenant)"
+                                 " FROM key_sets AS own WHERE tenant = ?1",
+                                 tenant, NULL, err);
+    if (rc != CKKS_OK) return rc;
+    while ((n = sqlite3_step(statement)) == SQLITE_ROW) {
+        if (sqlite3_column_bytes(statement, 0) != KEY_SET_ID_BYTES) continue; /* it has no files */
+        if (*count == room) {
+            room = room ? 2 * room : 16;
+            tenant_set *more = realloc(*out, room * sizeof **out);
+            if (!more) {
+                rc = ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
+                break;
+            }
+            *out = more;
+        }
+        tenant_set *set = &(*out)[(*count)++];
+        memcpy(set->id, sqlite3_column_blob(statement, 0), sizeof set->id);
+        set->is_shared = sqlite3_column_int(statement, 1) != 0;
+    }
+    if (rc == CKKS_OK && n != SQLITE_DONE) rc = sql_fail(ks, "read", err);
+    sqlite3_finalize(statement);
+    return rc;
+}
+
+ckks_status keystore_delete_tenant(keystore *ks, const char *tenant, ckks_error *err) {
+    ckks_status rc;
+    char path[KEYSTORE_PATH_SIZE];
+    tenant_set *sets = NULL;
+    size_t count = 0;
+    if ((rc = list_sets(ks, tenant, &sets, &count, err)) != CKKS_OK) goto out;
+    if ((rc = run_surely(ks, "DELETE FROM key_sets WHERE tenant = ?1", tenant, NULL, err)) != CKKS_OK)
+        goto out;
+    for (size_t i = 0; i < count; i++) {
+        remove_file(staging_path(ks, path, tenant, sets[i].id));
+        if (!sets[i].is_shared) remove_file(payload_path(ks, path, sets[i].id));
+    }
+out:
+    free(sets);
+    return rc;
+}
+
+/* One at a time, since deleting under a running query is not well defined. */
+ckks_status keystore_expire(keystore *ks, uint64_t now_unix, uint32_t *dropped, ckks_error *err) {
+    *dropped = 0;
+    if (now_unix < ks->limits.upload_expire_s) return CKKS_OK;
+    const sqlite3_int64 limit = (sqlite3_int64)(now_unix - ks->limits.upload_expire_s);
     for (;;) {
         ckks_status rc;
         sqlite3_stmt *statement = NULL;
         char tenant[TOKEN_NAME_MAX + 1];
         uint8_t id[KEY_SET_ID_BYTES];
-        if ((rc = sql_prepare(ks, &statement, query, text, NULL, err)) != CKKS_OK) return rc;
-        if (!text &&
-            (rc = sql_bound(ks, &statement, sqlite3_bind_int64(statement, 1, number), err)) != CKKS_OK)
+        if ((rc = sql_prepare(ks, &statement,
+                              "SELECT tenant, id FROM key_sets WHERE state = 1 AND created < ?1 LIMIT 1",
+                              NULL, NULL, err)) != CKKS_OK)
+            return rc;
+        if ((rc = sql_bound(ks, &statement, sqlite3_bind_int64(statement, 1, limit), err)) != CKKS_OK)
             return rc;
         const int n = sqlite3_step(statement);
         const bool is_good = n == SQLITE_ROW && sqlite3_column_bytes(statement, 0) <= (int)TOKEN_NAME_MAX &&
@@ -495,25 +584,9 @@ static ckks_status delete_found(keystore *ks, const char *query, const char *tex
         sqlite3_finalize(statement);
         if (n == SQLITE_DONE) return CKKS_OK;
         if (!is_good) return sql_fail(ks, "read", err);
-        char path[KEYSTORE_PATH_SIZE];
-        if ((rc = drop_row(ks, tenant, id, err)) != CKKS_OK) return rc;
-        (void)unlink(staging_path(ks, path, tenant, id));
-        if ((rc = drop_payload(ks, id, err)) != CKKS_OK) return rc;
-        (*count)++;
+        if ((rc = drop_set(ks, tenant, id, false, err)) != CKKS_OK) return rc;
+        (*dropped)++;
     }
-}
-
-ckks_status keystore_delete_tenant(keystore *ks, const char *tenant, ckks_error *err) {
-    uint32_t count = 0;
-    return delete_found(ks, "SELECT tenant, id FROM key_sets WHERE tenant = ?1 LIMIT 1", tenant, 0, &count,
-                        err);
-}
-
-ckks_status keystore_expire(keystore *ks, uint64_t now_unix, uint32_t *dropped, ckks_error *err) {
-    *dropped = 0;
-    if (now_unix < ks->limits.upload_expire_s) return CKKS_OK;
-    return delete_found(ks, "SELECT tenant, id FROM key_sets WHERE state = 1 AND created < ?1 LIMIT 1", NULL,
-                        (sqlite3_int64)(now_unix - ks->limits.upload_expire_s), dropped, err);
 }
 
 ckks_status keystore_used(keystore *ks, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES],
@@ -527,20 +600,35 @@ ckks_status keystore_used(keystore *ks, const char *tenant, const uint8_t id[KEY
     return bound == CKKS_OK ? sql_step_done(ks, statement, err) : bound;
 }
 
+static ckks_status mark_evicted(keystore *ks, const char *states, const char *tenant, const uint8_t *id,
+                                uint64_t used_unix, bool *is_evicted, ckks_error *err) {
+    char text[128];
+    sqlite3_stmt *statement = NULL;
+    snprintf(text, sizeof text,
+             "UPDATE key_sets SET state = 3 WHERE tenant = ?1 AND id = ?2 AND used <= ?3 AND %s", states);
+    ckks_status rc = sql_prepare(ks, &statement, text, tenant, id, err);
+    if (rc == CKKS_OK)
+        rc = sql_bound(ks, &statement, sqlite3_bind_int64(statement, 3, (sqlite3_int64)used_unix), err);
+    if (rc == CKKS_OK) rc = sql_step_done(ks, statement, err);
+    if (rc == CKKS_OK) *is_evicted = sqlite3_changes(ks->db) == 1;
+    return rc;
+}
+
 ckks_status keystore_evict(keystore *ks, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES],
                            uint64_t used_unix, bool *is_evicted, ckks_error *err) {
-    sqlite3_stmt *statement = NULL;
+    ckks_status rc;
+    bool is_shared = true;
+    char path[KEYSTORE_PATH_SIZE];
+    ckks_error first = {0};
     *is_evicted = false;
-    ckks_status rc = sql_prepare(ks, &statement,
-                                 "UPDATE key_sets SET state = 3 WHERE tenant = ?1 AND id = ?2 AND state = 2"
-                                 " AND used <= ?3",
-                                 tenant, id, err);
-    if (rc != CKKS_OK) return rc;
-    rc = sql_bound(ks, &statement, sqlite3_bind_int64(statement, 3, (sqlite3_int64)used_unix), err);
-    if (rc == CKKS_OK) rc = sql_step_done(ks, statement, err);
-    if (rc != CKKS_OK) return rc;
-    *is_evicted = sqlite3_changes(ks->db) == 1;
-    return *is_evicted ? drop_payload(ks, id, err) : CKKS_OK;
+    if ((rc = catalogue_shares_payload(ks, tenant, id, &is_shared, err)) != CKKS_OK) return rc;
+    /* what failed may have changed the row all the same: then it is found changed */
+    rc = mark_evicted(ks, "state = 2", tenant, id, used_unix, is_evicted, &first);
+    for (int i = 1; i < WRITE_TRIES && rc != CKKS_OK; i++)
+        rc = mark_evicted(ks, "state IN (2, 3)", tenant, id, used_unix, is_evicted, &first);
+    if (rc != CKKS_OK && err && err->code == CKKS_OK) *err = first;
+    if (rc == CKKS_OK && *is_evicted && !is_shared) remove_file(payload_path(ks, path, id));
+    return rc;
 }
 
 ckks_status keystore_map_payload(const keystore *ks, const uint8_t id[KEY_SET_ID_BYTES],

@@ -94,10 +94,12 @@ ckks_status keystore_commit(keystore *ks, const char *tenant, const uint8_t id[K
 ckks_status keystore_status(keystore *ks, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES],
                             uint64_t now_unix, keystore_state *state, keystore_missing *missing,
                             uint64_t *bytes, uint64_t *expires_s, ckks_error *err);
-/* keystore_delete removes a committed set or an upload. CKKS_KEY_UNKNOWN. */
+/* keystore_delete removes a committed set or an upload: after a failure it is there as before, also after a
+ * restart. A file that cannot be removed is no failure: it is logged, and the next start removes it.
+ * CKKS_KEY_UNKNOWN. */
 ckks_status keystore_delete(keystore *ks, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES],
                             ckks_error *err);
-/* keystore_delete_tenant removes everything of a tenant. */
+/* keystore_delete_tenant removes everything of a tenant; after a failure, nothing. */
 ckks_status keystore_delete_tenant(keystore *ks, const char *tenant, ckks_error *err);
 /* keystore_used notes when a set was last used. */
 ckks_status keystore_used(keystore *ks, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES],

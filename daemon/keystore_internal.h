@@ -40,6 +40,10 @@ ckks_status catalogue_usage(keystore *ks, const char *tenant, uint64_t *bytes, u
 /* is the payload named by any committed row? */
 ckks_status catalogue_names_payload(keystore *ks, const uint8_t *id, bool *is_named, ckks_error *err);
 
+/* is it named by a committed row of another tenant? */
+ckks_status catalogue_shares_payload(keystore *ks, const char *tenant, const uint8_t *id, bool *is_shared,
+                                     ckks_error *err);
+
 /* ---- files ---- */
 
 char *payload_path(const keystore *ks, char path[KEYSTORE_PATH_SIZE], const uint8_t *id);

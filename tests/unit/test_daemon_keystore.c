@@ -7,6 +7,7 @@
 #include "tests/support/alloc_fault.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/key_set_fixture.h"
+#include "tests/support/library_fault.h"
 #include "tests/support/temporary.h"
 
 #include <dirent.h>
@@ -456,6 +457,120 @@ static void an_unused_set_is_evicted_and_can_be_uploaded_again(void **state) {
     assert_int_equal(look("acme"), KEYSTORE_COMMITTED);
 }
 
+/* ---- deletions that fail ---- */
+
+static ckks_status delete_one(keystore *store, const char *tenant, ckks_error *err) {
+    return keystore_delete(store, tenant, keys.id, err);
+}
+static bool can_be_used(void) {
+    keystore_payload payload = {0};
+    static uint8_t manifest[1 << 16];
+    const size_t bytes = ckksd__v1__key_set_manifest__get_packed_size(keys.begin.manifest);
+    assert_true(bytes <= sizeof manifest);
+    ckksd__v1__key_set_manifest__pack(keys.begin.manifest, manifest);
+    const ckks_status rc = keystore_map_payload(ks, keys.id, manifest, bytes, &payload, NULL);
+    keystore_payload_fini(&payload);
+    return rc == CKKS_OK;
+}
+
+/* The answer is what is there, now and after a restart. */
+static void assert_agrees(ckks_status rc, const char *failed) {
+    const keystore_state expected = rc == CKKS_OK ? KEYSTORE_UNKNOWN : KEYSTORE_COMMITTED;
+    for (int i = 0; i < 2; i++) {
+        if (look("acme") != expected || can_be_used() != (rc != CKKS_OK))
+            fail_msg("%s: answered %s, state %d%s", failed, ckks_status_name(rc), look("acme"),
+                     i ? " after a restart" : "");
+        if (i == 0) reopen();
+    }
+}
+
+static void a_deletion_is_whole_or_was_none_whatever_fails_in_it(void **state) {
+    (void)state;
+    ckks_status (*const ways[])(keystore *, const char *, ckks_error *) = {delete_one,
+                                                                           keystore_delete_tenant};
+    uint32_t refused = 0, done = 0;
+    for (size_t way = 0; way < 2; way++)
+        for (int late = 0; late < 2; late++)
+            for (uint64_t n = 1;; n++) {
+                ckks_error err = {0};
+                if (look("acme") == KEYSTORE_UNKNOWN) upload("acme");
+                library_fault_set(n, late);
+                const ckks_status rc = ways[way](ks, "acme", &err);
+                const char *failed = library_fault_name();
+                library_fault_set(0, false);
+                if (rc != CKKS_OK) assert_true(err.code == rc && err.message[0]);
+                assert_agrees(rc, failed ? failed : "nothing");
+                if (!failed) break;
+                refused += rc != CKKS_OK, done += rc == CKKS_OK;
+            }
+    printf("  %u refused, %u done all the same\n", refused, done);
+    assert_true(refused > 5 && done > 5);
+}
+
+static void a_deletion_without_memory_deletes_nothing(void **state) {
+    (void)state;
+    ckks_status (*const ways[])(keystore *, const char *, ckks_error *) = {delete_one,
+                                                                           keystore_delete_tenant};
+    for (size_t way = 0; way < 2; way++)
+        for (uint64_t n = 1;; n++) {
+            if (look("acme") == KEYSTORE_UNKNOWN) upload("acme");
+            alloc_fault_set(n);
+            const ckks_status rc = ways[way](ks, "acme", NULL);
+            const bool has_failed = alloc_fault_calls() >= n;
+            alloc_fault_set(0);
+            assert_agrees(rc, "malloc");
+            if (!has_failed) break;
+            assert_int_equal(rc, CKKS_RESOURCE_EXHAUSTED);
+        }
+}
+
+/* The catalogue lets go of all rows but one of its own. */
+static void hold_rows_of(const char *tenant, const char *exception) {
+    sqlite3 *catalogue = NULL;
+    char path[128], text[256];
+    keystore_close(ks);
+    ks = NULL;
+    snprintf(path, sizeof path, "%s/catalogue.sqlite", folder);
+    snprintf(
+        text, sizeof text,
+        "CREATE TRIGGER hold BEFORE DELETE ON key_sets WHEN OLD.tenant = '%s' AND lower(hex(OLD.id)) <> '%s'"
+        " BEGIN SELECT RAISE(ABORT, 'held'); END",
+        tenant, exception);
+    assert_int_equal(sqlite3_open(path, &catalogue), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(catalogue, text, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_close(catalogue), SQLITE_OK);
+    reopen();
+}
+
+static void a_tenant_with_a_row_that_cannot_go_loses_none(void **state) {
+    (void)state;
+    char hex[2 * KEY_SET_ID_BYTES + 1];
+    ckks_error err = {0};
+    key_set_fixture other;
+    const ckks_params params = fixture_params(10, 3, 1, 1);
+    const key_requirement wanted[] = {{KEY_RELINEARISATION, 0, 2}, {KEY_GALOIS, 5, 1}};
+    upload("acme");
+    const key_set_fixture first = keys;
+    key_set_fixture_init(&other, &params, wanted, 2, 20000);
+    assert_true(memcmp(other.id, first.id, sizeof first.id) != 0);
+    keys = other;
+    upload("acme");
+    keys = first;
+    upload("bolt"); /* the same file as acme's */
+    hold_rows_of("acme", hex_encode(hex, memcmp(first.id, other.id, 32) < 0 ? first.id : other.id, 32));
+    assert_int_equal(keystore_delete_tenant(ks, "acme", &err), CKKS_IO);
+    assert_non_null(strstr(err.message, "held"));
+    assert_int_equal(committed(), 3);
+    assert_int_equal(files_in("payload"), 2);
+    reopen();
+    assert_int_equal(committed(), 3);
+    assert_int_equal(files_in("payload"), 2);
+    assert_int_equal(keystore_delete_tenant(ks, "bolt", NULL), CKKS_OK);
+    assert_int_equal(committed(), 2);
+    assert_int_equal(files_in("payload"), 2); /* both are acme's, too */
+    key_set_fixture_fini(&other);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -479,6 +594,9 @@ int main(void) {
         T(a_catalogue_of_a_later_version_is_refused_by_name),
         T(kill_minus_nine_at_any_step_leaves_an_upload_or_a_committed_set),
         T(every_failing_allocation_is_reported_and_a_retry_works),
+        T(a_deletion_is_whole_or_was_none_whatever_fails_in_it),
+        T(a_deletion_without_memory_deletes_nothing),
+        T(a_tenant_with_a_row_that_cannot_go_loses_none),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }
