@@ -62,6 +62,8 @@ static const key_info keys[] = {
     KEY("listen", "tls_client_ca", TYPE_TEXT, tls_client_ca, "", 0, CONFIG_TEXT_MAX),
     KEY("listen", "ipc_mode", TYPE_MODE, ipc_mode, "0660", 0, 0777),
     KEY("listen", "pipes_max", TYPE_U32, pipes_max, "256", 1, 65536),
+    KEY("listen", "unauthenticated_max", TYPE_U32, unauthenticated_max, "0", 0, 65536),
+    KEY("listen", "unauthenticated_timeout_ms", TYPE_U64, unauthenticated_timeout_ms, "60000", 100, DAY_MS),
     KEY("listen", "control_contexts", TYPE_U32, control_contexts, "32", 1, 4096),
     KEY("listen", "control_message_bytes", TYPE_BYTES, control_message_bytes, "256K", 80 * KIB, 16 * MIB),
     KEY("listen", "bulk_message_bytes", TYPE_BYTES, bulk_message_bytes, "64M", 256 * KIB, 4096 * MIB),

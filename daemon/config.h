@@ -37,7 +37,8 @@ typedef struct config {
     bool allow_plaintext;
     char tls_certificate[CONFIG_TEXT_MAX], tls_key[CONFIG_TEXT_MAX], tls_client_ca[CONFIG_TEXT_MAX];
     uint32_t ipc_mode;
-    uint32_t pipes_max;
+    uint32_t pipes_max, unauthenticated_max;
+    uint64_t unauthenticated_timeout_ms;
     uint32_t control_contexts;
     uint64_t control_message_bytes, bulk_message_bytes;
     uint64_t idle_timeout_ms, send_timeout_ms;

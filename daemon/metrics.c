@@ -384,6 +384,12 @@ char *metrics_print(size_t *size) {
     one(out, "key_evictions_total", "counter", "Key sets taken off the device for room.",
         load(&m->key_evictions));
     one(out, "connections", "gauge", "Open connections.", load(&m->pipes));
+    one(out, "connections_unauthenticated", "gauge", "Of those, whose peer has shown no valid token yet.",
+        load(&m->pipes_unauthenticated));
+    one(out, "connections_displaced_total", "counter",
+        "Connections without a valid token that were closed for newer ones.", load(&m->pipes_displaced));
+    one(out, "connections_expired_total", "counter",
+        "Connections closed because they had shown no valid token in time.", load(&m->pipes_expired));
     one(out, "connections_refused_total", "counter", "Connections turned away.", load(&m->pipes_refused));
     one(out, "tenants", "gauge", "Tenants in the token file.", load(&m->tenants));
     print_memory(out);

@@ -74,6 +74,7 @@ void server_print_memory(const server *s) {
 
 static void publish(server *s) {
     device_memory_account account;
+    transport_pipe_counts pipes;
     device_memory(s->device, &account);
     for (uint32_t i = 0; i < MEMORY_PURPOSE_COUNT; i++)
         atomic_store(&daemon_metrics.memory[i], account.bytes_by_purpose[i]);
@@ -83,8 +84,12 @@ static void publish(server *s) {
     atomic_store(&daemon_metrics.running, scheduler_count(&s->scheduler, SCHEDULER_RUNNING));
     atomic_store(&daemon_metrics.queued_bytes, scheduler_bytes(&s->scheduler));
     atomic_store(&daemon_metrics.dedupe_bytes, s->dedupe.bytes);
-    atomic_store(&daemon_metrics.pipes, transport_pipe_count(&s->transport));
-    atomic_store(&daemon_metrics.pipes_refused, transport_refused_pipes(&s->transport));
+    transport_count_pipes(&s->transport, &pipes);
+    atomic_store(&daemon_metrics.pipes, pipes.open);
+    atomic_store(&daemon_metrics.pipes_unauthenticated, pipes.unauthenticated);
+    atomic_store(&daemon_metrics.pipes_refused, pipes.refused);
+    atomic_store(&daemon_metrics.pipes_displaced, pipes.displaced);
+    atomic_store(&daemon_metrics.pipes_expired, pipes.expired);
     keys_publish_metrics(s);
     models_publish(s);
 }

@@ -21,14 +21,55 @@ static transport_pipe *find_pipe(transport *t, uint32_t id) {
     return NULL;
 }
 
+static void close_pipe(transport *t, uint32_t id) {
+    if (local_is_ours(id))
+        local_hang_up(t, id);
+    else
+        nng_pipe_close((nng_pipe){.id = id});
+}
+
+/* The one that came first of those that may have to go; *leaving counts those that do already. Locked. */
+static transport_pipe *oldest_unauthenticated(transport *t, uint32_t *staying, uint32_t *leaving) {
+    transport_pipe *oldest = NULL;
+    *staying = *leaving = 0;
+    for (uint32_t i = 0; i < t->pipe_capacity; i++) {
+        transport_pipe *pipe = &t->pipes[i];
+        if (pipe->id == 0 || pipe->is_trusted) continue;
+        ++*(pipe->is_leaving ? leaving : staying);
+        if (!pipe->is_leaving && (!oldest || pipe->opened_ns < oldest->opened_ns)) oldest = pipe;
+    }
+    return oldest;
+}
+
+/* Makes room; 0 or the pipe that is to be closed. One that leaves holds its place until it is gone: there are
+ * never more of them than may stay. Locked. */
+static uint32_t displace(transport *t, transport_pipe **slot) {
+    uint32_t staying, leaving;
+    transport_pipe *oldest = oldest_unauthenticated(t, &staying, &leaving);
+    const bool is_over = staying >= t->unauthenticated_max;
+    if (is_over && leaving >= t->unauthenticated_max) *slot = NULL;
+    if (!oldest || (*slot && !is_over) || leaving >= t->unauthenticated_max) return 0;
+    oldest->is_leaving = true;
+    oldest->close_at_ns = 1;
+    t->displaced_pipes++;
+    return oldest->id;
+}
+
 bool transport_pipe_add(transport *t, uint32_t id, transport_kind kind) {
+    uint32_t displaced = 0;
+    const uint64_t now = clock_now_ns();
     pthread_mutex_lock(&t->lock);
     transport_pipe *slot = t->refuses_pipes ? NULL : find_pipe(t, 0);
+    if (!t->refuses_pipes) displaced = displace(t, &slot);
     if (slot)
-        *slot = (transport_pipe){.id = id, .kind = kind, .last_message_ns = clock_now_ns()};
+        *slot = (transport_pipe){.id = id, .kind = kind, .last_message_ns = now, .opened_ns = now};
     else
         t->refused_pipes++;
     pthread_mutex_unlock(&t->lock);
+    if (displaced && local_is_ours(displaced) && !local_is_ours(id))
+        loop_post(t->loop, &t->displaced); /* that is for the loop to do */
+    else if (displaced)
+        close_pipe(t, displaced);
     return slot != NULL;
 }
 
@@ -188,6 +229,25 @@ bool transport_admin_peer(const transport_context *context, const transport_body
     return nng_pipe_get_uint64(nng_msg_get_pipe(body->message), NNG_OPT_IPC_PEER_UID, uid) == 0;
 }
 
+void transport_trust(const transport_context *context) {
+    transport *t = context->transport;
+    pthread_mutex_lock(&t->lock);
+    transport_pipe *pipe = find_pipe(t, context->pipe);
+    if (pipe) pipe->is_trusted = true;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* A local pipe went for another that is not local. */
+static void on_displaced(loop_event *event) {
+    transport *t = LIST_ENTRY(event, transport, displaced);
+    for (uint32_t i = 0; i < t->pipe_capacity; i++) {
+        pthread_mutex_lock(&t->lock);
+        const transport_pipe pipe = t->pipes[i];
+        pthread_mutex_unlock(&t->lock);
+        if (pipe.id && pipe.is_leaving && local_is_ours(pipe.id)) local_hang_up(t, pipe.id);
+    }
+}
+
 /* A pipe went: whoever handles a request of it must know. */
 static void on_pipes_changed(loop_event *event) {
     transport *t = LIST_ENTRY(event, transport, pipes_changed);
@@ -214,7 +274,23 @@ static bool pipe_has_request(const transport *t, uint32_t id) {
     return false;
 }
 
-/* Closes pipes that are marked, and those that were silent too long without a request of theirs in hand. */
+/* Late is who shows no token. What is large comes to bulk addresses, and is seen when all of it is there. */
+static bool is_late(const transport *t, const transport_pipe *pipe, uint64_t now) {
+    const bool may_be_large =
+        pipe->kind == TRANSPORT_BULK && t->idle_timeout_ns > t->unauthenticated_timeout_ns;
+    const uint64_t limit_ns = may_be_large ? t->idle_timeout_ns : t->unauthenticated_timeout_ns;
+    return !pipe->is_trusted && !pipe->is_leaving && now > pipe->opened_ns + limit_ns;
+}
+
+static void mark_expired(transport *t, uint32_t id) {
+    pthread_mutex_lock(&t->lock);
+    transport_pipe *pipe = find_pipe(t, id);
+    if (pipe && !pipe->is_leaving) pipe->is_leaving = true, t->expired_pipes++;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* Closes pipes that are marked, and those that were silent or without a token too long without a request of
+ * theirs in hand. */
 static void on_sweep(uv_timer_t *timer) {
     transport *t = timer->data;
     const uint64_t now = clock_now_ns();
@@ -225,12 +301,11 @@ static void on_sweep(uv_timer_t *timer) {
         pthread_mutex_unlock(&t->lock);
         if (pipe.id == 0) continue;
         const bool is_marked = pipe.close_at_ns && now >= pipe.close_at_ns;
-        const bool is_idle = now > pipe.last_message_ns + t->idle_timeout_ns && !pipe_has_request(t, pipe.id);
-        if (!is_marked && !is_idle) continue;
-        if (local_is_ours(pipe.id))
-            local_hang_up(t, pipe.id);
-        else
-            nng_pipe_close((nng_pipe){.id = pipe.id});
+        const bool is_idle = now > pipe.last_message_ns + t->idle_timeout_ns;
+        const bool is_over = is_idle || is_late(t, &pipe, now);
+        if (!is_marked && !(is_over && !pipe_has_request(t, pipe.id))) continue;
+        if (!is_marked && !is_idle) mark_expired(t, pipe.id);
+        close_pipe(t, pipe.id);
     }
 }
 
@@ -394,8 +469,12 @@ ckks_status transport_open(transport *t, loop *l, const config *c, uint32_t bulk
     t->callbacks = *callbacks;
     t->idle_timeout_ns = c->idle_timeout_ms * NS_PER_MS;
     t->send_timeout_ns = c->send_timeout_ms * NS_PER_MS;
+    t->unauthenticated_timeout_ns = c->unauthenticated_timeout_ms * NS_PER_MS;
     t->pipes_changed.run = on_pipes_changed;
+    t->displaced.run = on_displaced;
     t->pipe_capacity = c->pipes_max;
+    t->unauthenticated_max = c->unauthenticated_max ? c->unauthenticated_max : c->pipes_max / 4;
+    if (!t->unauthenticated_max) t->unauthenticated_max = 1;
     t->lent_max = c->local_memory_peers;
     list_init(&t->local_peers);
     list_init(&t->local_listeners);
@@ -432,11 +511,15 @@ uint32_t transport_pipe_count(transport *t) {
     return count;
 }
 
-uint64_t transport_refused_pipes(transport *t) {
+void transport_count_pipes(transport *t, transport_pipe_counts *out) {
+    *out = (transport_pipe_counts){0};
     pthread_mutex_lock(&t->lock);
-    const uint64_t count = t->refused_pipes;
+    for (uint32_t i = 0; i < t->pipe_capacity; i++) {
+        out->open += t->pipes[i].id != 0;
+        out->unauthenticated += t->pipes[i].id != 0 && !t->pipes[i].is_trusted;
+    }
+    out->refused = t->refused_pipes, out->displaced = t->displaced_pipes, out->expired = t->expired_pipes;
     pthread_mutex_unlock(&t->lock);
-    return count;
 }
 
 uint32_t transport_count_state(const transport *t, transport_context_state state) {

@@ -6,6 +6,9 @@
  *
  * nng's callbacks run on its own threads and only post to the loop; everything else here is loop thread only.
  *
+ * Who connects and shows no valid token holds a share of the pipes at most, and for a limited time: one more
+ * takes the place of the oldest of them, local or not, so that such peers keep nobody out who has a token.
+ *
  * Rules that are easy to break: the message limit is set on the socket before any listener exists (the
  * default is unlimited); a successful send means only that the transport took it; closing a listener resets
  * its connections, so draining closes none; asynchronous operations are stopped before sockets are closed and
@@ -81,7 +84,15 @@ typedef struct transport_pipe {
     uint32_t failed_tokens;
     uint64_t last_message_ns;
     uint64_t close_at_ns; /* 0 = not marked */
+    uint64_t opened_ns;
+    bool is_trusted; /* its peer showed a valid token, or is an administrator */
+    bool is_leaving; /* for another, or it was late */
 } transport_pipe;
+
+typedef struct transport_pipe_counts {
+    uint32_t open, unauthenticated;
+    uint64_t refused, displaced, expired; /* in all */
+} transport_pipe_counts;
 
 typedef struct transport_socket {
     nng_socket nng;
@@ -116,9 +127,10 @@ typedef struct transport {
     transport_socket sockets[TRANSPORT_KINDS];
     transport_endpoint endpoints[TRANSPORT_ENDPOINTS_MAX];
     uint32_t endpoint_count;
-    uint64_t idle_timeout_ns, send_timeout_ns;
+    uint64_t idle_timeout_ns, send_timeout_ns, unauthenticated_timeout_ns;
     uv_timer_t sweep;
     loop_event pipes_changed;
+    loop_event displaced; /* a local pipe, by one that nng's threads let in */
     list_node local_peers, local_listeners;
     uint32_t local_serial;
     uint32_t lent_max; /* local peers that are lent memory at one time */
@@ -127,9 +139,9 @@ typedef struct transport {
     uint64_t block_bytes;
     pthread_mutex_t lock; /* guards the rest: nng's threads add and remove pipes */
     transport_pipe *pipes;
-    uint32_t pipe_capacity;
+    uint32_t pipe_capacity, unauthenticated_max;
     bool refuses_pipes;
-    uint64_t refused_pipes;
+    uint64_t refused_pipes, displaced_pipes, expired_pipes;
     bool is_initialised;
 } transport;
 
@@ -153,13 +165,16 @@ void transport_lend_blocks(transport *t, uint8_t *memory, uint64_t block_bytes, 
 
 /* transport_token_failed counts a failed token of the context's pipe; true when the pipe must be closed. */
 bool transport_token_failed(transport_context *context);
+/* transport_trust: the context's peer showed a valid token, or may administer: its pipe is none of the
+ * unauthenticated any more, which have a share of the pipes and a deadline. Loop thread. */
+void transport_trust(const transport_context *context);
 /* transport_admin_peer: the peer's user number on the admin socket; false if it cannot be told. */
 bool transport_admin_peer(const transport_context *context, const transport_body *body, uint64_t *uid);
 
 /* From now on new pipes are turned away; those that are there stay. */
 void transport_refuse_pipes(transport *t);
 uint32_t transport_pipe_count(transport *t);
-uint64_t transport_refused_pipes(transport *t);
+void transport_count_pipes(transport *t, transport_pipe_counts *out);
 uint32_t transport_count_state(const transport *t, transport_context_state state);
 
 /* transport_close: after the loop has stopped deciding. Stops all operations, closes sockets (bounded wait),
@@ -169,7 +184,8 @@ void transport_close(transport *t);
 
 /* ---- for local.c ---- */
 
-/* transport_pipe_add: false if pipes are refused, or there are too many; counted. */
+/* transport_pipe_add: false if pipes are refused, or there are too many; counted. The oldest pipe of the
+ * unauthenticated goes when their share is over. Loop thread for local pipes, nng's for its own. */
 bool transport_pipe_add(transport *t, uint32_t id, transport_kind kind);
 void transport_pipe_remove(transport *t, uint32_t id);
 void transport_pipe_touch(transport *t, uint32_t id);

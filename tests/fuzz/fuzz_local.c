@@ -58,9 +58,10 @@ static void start(void) {
     temporary_folder(s.folder, sizeof s.folder, "fuzz-local");
     s.config.bulk.count = 1;
     snprintf(s.config.bulk.item[0], sizeof s.config.bulk.item[0], "ipc://%s/bulk", s.folder);
-    s.config.pipes_max = 4, s.config.control_contexts = 1, s.config.local_memory_peers = 1;
+    s.config.pipes_max = s.config.unauthenticated_max = 4, s.config.control_contexts = 1,
+    s.config.local_memory_peers = 1;
     s.config.control_message_bytes = 1024, s.config.bulk_message_bytes = 1 << 21;
-    s.config.idle_timeout_ms = s.config.send_timeout_ms = 600000;
+    s.config.idle_timeout_ms = s.config.send_timeout_ms = s.config.unauthenticated_timeout_ms = 600000;
     s.config.ipc_mode = 0600;
     CKKS_ASSERT(loop_init(&s.loop, NULL) == CKKS_OK);
     CKKS_ASSERT(transport_open(&s.transport, &s.loop, &s.config, 2, &callbacks, NULL) == CKKS_OK);

@@ -76,7 +76,7 @@ static void on_message(void *data, transport_context *context, const transport_b
         atomic_fetch_add(&s.in_blocks, 1);
     }
     atomic_fetch_add(&s.seen, 1);
-    if (atomic_load(&s.trusts)) local_trust(context);
+    if (atomic_load(&s.trusts)) local_trust(context), transport_trust(context);
     if (!atomic_load(&s.is_holding)) {
         transport_reply(context, message, false);
         return;
@@ -177,7 +177,8 @@ static int set_up(void **state) {
     snprintf(s.url, sizeof s.url, "ipc://%s", s.path);
     s.config.bulk.count = 1;
     snprintf(s.config.bulk.item[0], sizeof s.config.bulk.item[0], "%s", s.url);
-    s.config.pipes_max = 6;
+    s.config.pipes_max = s.config.unauthenticated_max = 6;
+    s.config.unauthenticated_timeout_ms = 600000;
     s.config.control_contexts = 1;
     s.config.control_message_bytes = 1024, s.config.bulk_message_bytes = MESSAGE_MAX;
     s.config.idle_timeout_ms = s.config.send_timeout_ms = 600000;

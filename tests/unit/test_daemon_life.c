@@ -141,7 +141,7 @@ static void the_limit_of_descriptors_is_raised_for_the_connections_allowed(void 
     narrow = before;
     narrow.rlim_cur = 200;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &narrow), 0);
-    daemon_start(&d, "[listen]\npipes_max = 500\n", NULL, NULL);
+    daemon_start(&d, "[listen]\npipes_max = 500\nunauthenticated_max = 500\n", NULL, NULL);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     snprintf(to.sun_path, sizeof to.sun_path, "%s/control.sock", d.folder);
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) {

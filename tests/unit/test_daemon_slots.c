@@ -1,5 +1,10 @@
-/* Slots that leave service and models that no slot serves: who is told, and how they come back. */
+/* Slots that leave service and models that no slot serves: who is told, and how they come back. And peers
+ * that come without a token. */
 #include "tests/support/daemon_words.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 /* As gate_shut, for slots that are brought back too. */
 static const char *gate_shut_for_recovery(const char *failing_replay) {
@@ -213,6 +218,66 @@ static void a_model_whose_package_is_wrong_is_not_tried_again(void **state) {
     assert_int_equal(daemon_stop(&d), 0);
 }
 
+/* ---- connections ---- */
+
+/* Of the last start, of this daemon. */
+static uint16_t tcp_port(const char *which) {
+    static char log[1 << 20];
+    char path[128], line[96];
+    snprintf(path, sizeof path, "%s/log", d.folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    log[fread(log, 1, sizeof log - 1, file)] = 0;
+    fclose(file);
+    snprintf(line, sizeof line, "socket=%s address=tcp://127.0.0.1:", which);
+    const char *at = strstr(log, line);
+    assert_non_null(at);
+    return (uint16_t)strtoul(at + strlen(line), NULL, 10);
+}
+/* Says hello as a REQ socket does, and nothing more; it may be turned away. */
+static int stranger(uint16_t port) {
+    static const uint8_t hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    struct sockaddr_in there = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct sockaddr_un here = {.sun_family = AF_UNIX};
+    uint8_t theirs[8];
+    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    snprintf(here.sun_path, sizeof here.sun_path, "%s/control.sock", d.folder);
+    const int fd = socket(port ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    const int rc = port ? connect(fd, (const struct sockaddr *)&there, sizeof there)
+                        : connect(fd, (const struct sockaddr *)&here, sizeof here);
+    assert_int_equal(rc, 0);
+    (void)send(fd, hello, sizeof hello, MSG_NOSIGNAL);
+    (void)recv(fd, theirs, sizeof theirs, MSG_WAITALL);
+    return fd;
+}
+
+static void peers_without_a_token_keep_no_tenant_out(void **state) {
+    (void)state;
+    enum { STRANGERS = 24 };
+    int held[3 * STRANGERS];
+    start_with_keys("[listen]\npipes_max = 12\n", NULL, NULL);
+    const uint16_t ports[] = {0, tcp_port("control"), tcp_port("bulk")};
+    for (int i = 0; i < 3 * STRANGERS;
+         i++) { /* some of each, local ones for others and others for local ones */
+        held[i] = stranger(ports[i % 3]);
+        if (i % STRANGERS == STRANGERS - 1) assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    }
+    assert_int_equal(control_code("Keys/KeyList", d.alice, NULL), 0);
+    double left = -1, gone = -1; /* a quarter at most is left, once the others are gone */
+    for (int i = 0; i < EVENT_MS / 5 && (i == 0 || left > 3 || gone < 3 * STRANGERS - 3); i++) {
+        usleep(5000);
+        left = metric("ckksd_connections_unauthenticated");
+        gone = metric("ckksd_connections_displaced_total") + metric("ckksd_connections_refused_total");
+    }
+    assert_true(left >= 0 && left <= 3);
+    assert_true(gone >= 3 * STRANGERS - 3);
+    assert_true(metric("ckksd_connections_expired_total") == 0);
+    for (int i = 0; i < 3 * STRANGERS; i++) close(held[i]);
+    metric_wait("ckksd_connections_unauthenticated", 0);
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -223,6 +288,7 @@ int main(void) {
         T(a_model_is_given_up_after_some_tries_and_an_operator_can_load_it),
         T(a_lost_slot_keeps_no_model_from_going),
         T(a_model_whose_package_is_wrong_is_not_tried_again),
+        T(peers_without_a_token_keep_no_tenant_out),
     };
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
