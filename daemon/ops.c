@@ -104,19 +104,22 @@ ckks_status ops_start(ops **out, const char *listen_on, ckks_error *err) {
         return ckks_error_set(err, CKKS_INVALID_ARGUMENT, "listen", "[ops] listen: '%s' is not address:port",
                               listen_on);
     }
-    /* AUTO: not select(), which knows descriptors below 1,024 only */
+    /* AUTO: not select(), which knows descriptors below 1,024 only. Nor MHD_OPTION_LISTENING_ADDRESS_REUSE,
+     * with which the port is shared: whoever came second would get half of the questions. Without it, an
+     * address that closed connections still hold can be listened on all the same. */
     const unsigned flags =
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | (address.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
     errno = 0;
-    o->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, o, MHD_OPTION_SOCK_ADDR,
-                                 (struct sockaddr *)&address, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                                 (size_t)16384, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+    o->daemon =
+        MHD_start_daemon(flags, 0, NULL, NULL, handle, o, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address,
+                         MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+                         TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_END);
     if (!o->daemon) {
         const int cause = errno;
         free(o);
-        return ckks_error_set(err, CKKS_IO, "listen", "[ops] cannot listen on %s%s%s", listen_on,
-                              cause ? ": " : "", cause ? strerror(cause) : "");
+        return ckks_error_set(err, CKKS_IO, "listen", "[ops] listen: cannot listen on %s%s%s%s", listen_on,
+                              cause ? ": " : "", cause ? strerror(cause) : "",
+                              cause == EADDRINUSE ? ": another ckksd or another service has it" : "");
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(o->daemon, MHD_DAEMON_INFO_BIND_PORT);
     log_write(LOG_LEVEL_NOTICE, "event=listening socket=ops address=%s port=%u", listen_on,

@@ -11,7 +11,8 @@
 
 typedef struct ops ops;
 
-/* ops_start listens on "address:port" (port 0: any; the log says which). CKKS_IO. */
+/* ops_start listens on "address:port" (port 0: any; the log says which), which nobody else may listen on.
+ * CKKS_IO, CKKS_INVALID_ARGUMENT, CKKS_RESOURCE_EXHAUSTED, of field "listen" but for memory. */
 ckks_status ops_start(ops **out, const char *listen, ckks_error *err);
 void ops_stop(ops *o);
 

@@ -315,7 +315,7 @@ bool daemon_logged(const daemon_fixture *d, const char *text) {
     return found;
 }
 
-static uint16_t ops_port(const daemon_fixture *d) {
+uint16_t daemon_ops_port(const daemon_fixture *d) {
     char *log = calloc(1, 1 << 22);
     CKKS_ASSERT(log);
     (void)read_log(d, log, 1 << 22);
@@ -331,7 +331,7 @@ static uint16_t ops_port(const daemon_fixture *d) {
 int daemon_http(const daemon_fixture *d, const char *path, char *text, size_t size) {
     char request[128];
     size_t used = 0;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(ops_port(d))};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(daemon_ops_port(d))};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CKKS_ASSERT(fd >= 0);

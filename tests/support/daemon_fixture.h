@@ -71,7 +71,8 @@ bool daemon_receive(nng_socket s, daemon_reply *out, const ProtobufCMessageDescr
 /* dial, call, close; returns the gRPC code (or -1 when no reply came) */
 int daemon_do(const daemon_fixture *d, const daemon_call *c, daemon_reply *out);
 
-/* GET of the ops endpoint, whose port is in the log: status code, body into text. */
+/* daemon_ops_port: of the ops endpoint, by the log. daemon_http: GET of it: status code, body into text. */
+uint16_t daemon_ops_port(const daemon_fixture *d);
 int daemon_http(const daemon_fixture *d, const char *path, char *text, size_t size);
 /* does the log contain this? */
 bool daemon_logged(const daemon_fixture *d, const char *text);

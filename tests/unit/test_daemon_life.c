@@ -174,13 +174,42 @@ static int check_configuration(const char *kind, uint32_t slots) {
 }
 
 static bool was_said(const char *what) {
-    char text[1024] = "", path[128];
+    static char text[1 << 16], path[128];
     snprintf(path, sizeof path, "%s/said", d.folder);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
-    (void)fread(text, 1, sizeof text - 1, file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
     fclose(file);
     return strstr(text, what) != NULL;
+}
+
+/* Of another daemon that shares nothing but the operators' port with this one. */
+static void an_operators_port_that_is_taken_is_refused_by_name(void **state) {
+    (void)state;
+    char page[4096], command[512], path[128], expected[160];
+    const char *build = getenv("B");
+    daemon_start(&d, NULL, NULL, NULL);
+    const uint32_t port = daemon_ops_port(&d);
+    snprintf(path, sizeof path, "%s/other.conf", d.folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file,
+            "[server]\nmodels = %s\ndata = %s/other\ntokens = %s/tokens\n[listen]\ncontrol = "
+            "ipc://%s/control2\nbulk = ipc://%s/bulk2\n[ops]\nlisten = 127.0.0.1:%u\n",
+            models, d.folder, d.folder, d.folder, d.folder, port);
+    fclose(file);
+    snprintf(command, sizeof command,
+             "mkdir %s/other && timeout 60 %s/tests/ckksd-fault --config %s >%s/said 2>&1", d.folder,
+             build ? build : "build/gcc", path, d.folder);
+    const int rc = system(command); /* NOLINT(cert-env33-c) */
+    assert_true(WIFEXITED(rc));
+    assert_int_equal(WEXITSTATUS(rc), EXIT_FAILURE);
+    snprintf(expected, sizeof expected, "[ops] listen: cannot listen on 127.0.0.1:%u: Address already in use",
+             port);
+    assert_true(was_said("field=listen"));
+    assert_true(was_said(expected));
+    for (int i = 0; i < 8; i++) assert_int_equal(daemon_http(&d, "/readyz", page, sizeof page), 200);
+    assert_int_equal(daemon_stop(&d), 0);
 }
 
 static void a_device_that_this_build_lacks_is_refused_before_the_start(void **state) {
@@ -436,6 +465,7 @@ int main(void) {
         T(what_was_not_heard_at_first_is_said_once_there_is_room),
         T(many_open_descriptors_keep_nobody_from_the_operators_page),
         T(the_limit_of_descriptors_is_raised_for_the_connections_allowed),
+        T(an_operators_port_that_is_taken_is_refused_by_name),
         T(a_device_that_this_build_lacks_is_refused_before_the_start),
         T(more_slots_than_cores_are_said_by_the_cores_that_there_are_for_it),
         T(a_device_error_costs_one_request_and_the_slot_comes_back),
