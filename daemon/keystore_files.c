@@ -3,6 +3,7 @@
 #include "daemon/logging.h"
 #include "kernels/base/bytes.h"
 #include "kernels/base/log.h"
+#include "proto/durable.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -32,12 +33,9 @@ char *staging_path(const keystore *ks, char path[KEYSTORE_PATH_SIZE], const char
 ckks_status folder_sync(const keystore *ks, const char *name, ckks_error *err) {
     char path[KEYSTORE_PATH_SIZE];
     snprintf(path, sizeof path, "%s/%s", ks->folder, name);
-    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return fail(path, err);
-    const int n = fsync(fd);
-    const ckks_status rc = n == 0 ? CKKS_OK : fail(path, err);
-    close(fd);
-    return rc;
+    const int number = durable_folder(path);
+    errno = number;
+    return number == 0 ? CKKS_OK : fail(path, err);
 }
 
 ckks_status folders_create(const keystore *ks, ckks_error *err) {

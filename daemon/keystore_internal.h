@@ -49,6 +49,7 @@ ckks_status catalogue_shares_payload(keystore *ks, const char *tenant, const uin
 char *payload_path(const keystore *ks, char path[KEYSTORE_PATH_SIZE], const uint8_t *id);
 char *staging_path(const keystore *ks, char path[KEYSTORE_PATH_SIZE], const char *tenant, const uint8_t *id);
 ckks_status folders_create(const keystore *ks, ckks_error *err);
+/* folder_sync: of DATA/name, as durable.h says: a file system that syncs no folders is no failure */
 ckks_status folder_sync(const keystore *ks, const char *name, ckks_error *err);
 /* clears away files that no row names; marks rows without file */
 ckks_status files_reconcile(keystore *ks, ckks_error *err);

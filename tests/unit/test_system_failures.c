@@ -464,6 +464,40 @@ static void an_upload_survives_a_disk_that_fails_at_any_call(void **state) {
     key_set_fixture_fini(&keys);
 }
 
+/* Syncs of folders are five of the calls: three of a start, for an upload's name and for the set's. */
+static void a_data_folder_that_cannot_be_synced_is_as_good_as_it_gets(void **state) {
+    (void)state;
+    static const int refusals[] = {EINVAL, EOPNOTSUPP};
+    const ckks_params params = fixture_params(10, 3, 1, 1);
+    const key_requirement wanted[] = {{KEY_RELINEARISATION, 0, 2}, {KEY_GALOIS, 5, 1}};
+    key_set_fixture_init(&keys, &params, wanted, 2, 20000);
+    for (size_t k = 0; k < sizeof refusals / sizeof *refusals; k++) {
+        uint32_t survived = 0;
+        bool has_failed = true;
+        for (uint64_t n = 1; has_failed; n++) {
+            char command[96];
+            temporary_folder_in_memory(store, sizeof store, "test-system-store");
+            system_fault_set(n, refusals[k]);
+            ckks_status rc = store_open(NULL);
+            if (rc == CKKS_OK) rc = store_upload(NULL);
+            has_failed = system_fault_calls() >= n;
+            system_fault_set(0, 0);
+            survived += has_failed && rc == CKKS_OK;
+            if (rc == CKKS_OK) { /* it is there */
+                assert_int_equal(store_open(NULL), CKKS_OK);
+                snprintf(command, sizeof command, "%s/payload", store);
+                assert_int_equal(files_in(command), 1);
+            }
+            keystore_close(ks);
+            ks = NULL;
+            snprintf(command, sizeof command, "rm -rf %s", store);
+            assert_int_equal(system(command), 0); // NOLINT(cert-env33-c): a folder of our own
+        }
+        assert_int_equal(survived, 5);
+    }
+    key_set_fixture_fini(&keys);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_replaced_or_made_whole_or_not_at_all),
@@ -475,6 +509,7 @@ int main(void) {
         cmocka_unit_test(a_kill_leaves_whole_files),
         cmocka_unit_test(a_file_that_cannot_be_read_is_said_to_be_so),
         cmocka_unit_test(an_upload_survives_a_disk_that_fails_at_any_call),
+        cmocka_unit_test(a_data_folder_that_cannot_be_synced_is_as_good_as_it_gets),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
