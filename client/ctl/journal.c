@@ -17,7 +17,8 @@
 struct journal {
     char *path, *part_path, *journal_path, *identity;
     int part, lines;
-    uint64_t part_bytes;
+    uint64_t part_bytes, rows; /* that whole lines stand for */
+    bool is_open, is_finished;
 };
 
 static ckks_status write_all(int fd, const char *path, const char *text, size_t bytes, ckks_error *err) {
@@ -109,7 +110,7 @@ static ckks_status read_journal(journal *j, rows_place **places, uint32_t *count
         if (rc != CKKS_OK) return rc;
         if (!read_line(at, check, place, &bytes) || place->row < before || bytes < j->part_bytes)
             return foreign(j, "is damaged", err);
-        j->part_bytes = bytes;
+        j->part_bytes = bytes, j->rows = place->row;
         ++*count;
         *kept = (size_t)(end + 1 - text);
     }
@@ -266,6 +267,7 @@ ckks_status journal_open(journal **out, rows_place **places, uint32_t *count, co
         rc = file_io_error(err, j->journal_path, "remove");
     if (rc == CKKS_OK && (is_new || is_empty)) rc = begin(j, identity, head, err);
     if (rc == CKKS_OK) {
+        j->is_open = true;
         *out = j;
         return CKKS_OK;
     }
@@ -286,18 +288,23 @@ ckks_status journal_append(journal *j, const char *text, size_t bytes, const row
                  j->part_bytes, end->offset, end->line, hex_encode(digest, end->digest, sizeof end->digest));
     if ((rc = line_check(j, line + length, line, (size_t)length, err)) != CKKS_OK) return rc;
     line[length + (int)CHECK_DIGITS] = '\n';
-    return write_all(j->lines, j->journal_path, line, (size_t)length + CHECK_DIGITS + 1, err);
+    rc = write_all(j->lines, j->journal_path, line, (size_t)length + CHECK_DIGITS + 1, err);
+    if (rc == CKKS_OK) j->rows = end->row;
+    return rc;
 }
 
 ckks_status journal_finish(journal *j, ckks_error *err) {
     if (fsync(j->part) != 0) return file_io_error(err, j->part_path, "write");
     if (rename(j->part_path, j->path) != 0) return file_io_error(err, j->path, "rename");
+    j->is_finished = true;
     if (unlink(j->journal_path) != 0) return file_io_error(err, j->journal_path, "remove");
     return CKKS_OK;
 }
 
 void journal_close(journal *j) {
     if (!j) return;
+    /* without a row there is nothing to go on with; the part is locked until it is closed */
+    if (j->is_open && !j->is_finished && !j->rows && unlink(j->journal_path) == 0) (void)unlink(j->part_path);
     if (j->part >= 0) close(j->part);
     if (j->lines >= 0) close(j->lines);
     free(j->path);

@@ -25,6 +25,7 @@ ckks_status journal_append(journal *j, const char *text, size_t bytes, const row
                            ckks_error *err);
 /* journal_finish puts the file in its place and removes the journal. */
 ckks_status journal_finish(journal *j, ckks_error *err);
-void journal_close(journal *j); /* what was appended stays; accepts NULL */
+/* journal_close: what was appended stays; without a row both files go, unless they cannot. Accepts NULL. */
+void journal_close(journal *j);
 
 #endif

@@ -91,6 +91,13 @@ static void of_each_row_the_largest_values_alone_are_written_when_asked_for(void
     clean();
 }
 
+/* There is something to go on with, or nothing is left. */
+static void only_rows_may_be_left(uint64_t count) {
+    const bool has_part = access(part_path, F_OK) == 0, has_journal = access(journal_path, F_OK) == 0;
+    if (has_part != (count > 0) || has_journal != (count > 0))
+        fail_msg("%lu rows, %s part, %s journal", count, has_part ? "a" : "no", has_journal ? "a" : "no");
+}
+
 static void a_disk_that_is_full_at_any_call_costs_no_result(void **state) {
     (void)state;
     uint64_t n = 1, failures = 0, resumed = 0;
@@ -134,6 +141,7 @@ static void an_allocation_that_fails_costs_no_result(void **state) {
         if (rc == CKKS_OK) fail_msg("allocation %lu failed unheard", n);
         if (rc != CKKS_RESOURCE_EXHAUSTED) fail_msg("allocation %lu: %s", n, ckks_status_name(rc));
         failures++;
+        only_rows_may_be_left(figures.rows);
         must_go_on("a failed allocation");
     }
     printf("%lu allocations failed in turn\n", failures);
@@ -152,6 +160,7 @@ static void a_request_that_fails_ends_the_run_and_the_next_one_goes_on(void **st
             assert_string_equal(err.message, "gone");
             assert_true(access(output, F_OK) != 0);
             if (concurrency == 1) assert_int_equal(figures.rows, (n - 1) / 64 * 64);
+            only_rows_may_be_left(figures.rows);
             must_go_on("a failed request");
         }
 }
@@ -461,6 +470,13 @@ static void a_bad_row_is_named_and_what_came_before_it_stays(void **state) {
     assert_int_not_equal(run(1, &figures, &err), CKKS_OK);
     assert_non_null(strstr(err.message, "151"));
     assert_int_equal(figures.rows, 128);
+    only_rows_may_be_left(128);
+    clean();
+    line = strchr(text, '\n') + 1;
+    *line = 'x';
+    spill(input, text, size);
+    assert_int_not_equal(run(1, &figures, &err), CKKS_OK);
+    only_rows_may_be_left(0);
     free(text);
     write_rows_file(ROWS, 1);
     must_go_on("a bad row");
