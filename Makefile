@@ -324,7 +324,7 @@ $(CKKSCTL): $(call obj,$(CTL_SRC)) $(LIBCOMPILE) $(LIBCLIENT) $(LIBPROTO) $(LIBC
 # Tests link everything, with the fault-injection build of the kernels, and wrapped allocators, calls of the system and of
 # libraries (tests/support: alloc_fault, system_fault, library_fault).
 WRAPPED := malloc calloc realloc strdup strndup \
-           open mkostemp mkstemp read pread write pwrite fsync fdatasync ftruncate fchmod fstat rename renameat2 link linkat mkdir opendir mmap pthread_create stat \
+           open mkostemp mkstemp read pread write pwrite fsync fdatasync ftruncate fchmod fstat rename renameat2 link linkat mkdir opendir mmap memfd_create pthread_create stat \
            posix_memalign \
            sqlite3_open_v2 sqlite3_exec sqlite3_prepare_v2 sqlite3_step sqlite3_bind_text sqlite3_bind_blob sqlite3_bind_int64 \
            nng_rep0_open nng_req0_open nng_socket_set_size nng_socket_set_ms nng_pipe_notify nng_listener_create nng_listener_set_ptr \

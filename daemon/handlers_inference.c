@@ -72,7 +72,13 @@ static uint32_t list_endpoints(const server *s, Ckksd__V1__Endpoint *items, Ckks
 
 static void on_server_metadata(Ckksd__V1__Inference_Service *service, const Ckksd__V1__Empty *input,
                                Ckksd__V1__ServerMetadataReply_Closure closure, void *closure_data) {
-    static char *extensions[] = {"keys", "dedupe", "cancel", "statistics", "health", LOCAL_MEMORY_EXTENSION};
+    static char *extensions[] = {"keys",
+                                 "dedupe",
+                                 "cancel",
+                                 "statistics",
+                                 "health",
+                                 LOCAL_MEMORY_EXTENSION,
+                                 LOCAL_MEMORY_REPLIES_EXTENSION};
     Ckksd__V1__ServerMetadataReply reply = CKKSD__V1__SERVER_METADATA_REPLY__INIT;
     Ckksd__V1__Limits limits = CKKSD__V1__LIMITS__INIT;
     Ckksd__V1__Endpoint items[TRANSPORT_ENDPOINTS_MAX], *list[TRANSPORT_ENDPOINTS_MAX];
@@ -94,7 +100,7 @@ static void on_server_metadata(Ckksd__V1__Inference_Service *service, const Ckks
     reply.limits = &limits;
     reply.endpoints = list, reply.n_endpoints = list_endpoints(s, items, list);
     reply.extensions = extensions, reply.n_extensions = sizeof extensions / sizeof extensions[0];
-    if (!s->config.local_memory_peers) reply.n_extensions--; /* the last */
+    if (!s->config.local_memory_peers) reply.n_extensions -= 2; /* the last */
     reply.device = (char *)(uintptr_t)device_describe(s->device);
     reply.models = models;
     LIST_EACH(link, &s->models.all) {

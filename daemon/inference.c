@@ -13,7 +13,7 @@
 /* What is smaller gets its digest beside the evaluation, and on the loop where a retry comes before that: 170
  * us at most. What is larger, on the pool before all else. */
 #define HASH_LATER_MAX (1u << 20)
-#define PART_BYTES     (32u << 10) /* of a reply, worth a way to the socket of its own */
+#define PART_BYTES     (32u << 10) /* of a reply, worth a way to the peer of its own */
 #define PIECE_WORDS    4096u       /* packed at a time; a power of two */
 #define ROOM_SPARE     64u         /* the times in a reply are longer or shorter */
 
@@ -113,6 +113,7 @@ static void send_reply(inference *inf, size_t bytes) {
     if (!inf->ticket.out) return;
     if (!inf->is_sender && atomic_exchange(&inf->is_claimed, true)) return;
     inf->is_sender = true;
+    inf->offered = bytes;
     inf->sent = local_send(&inf->ticket, inf->reply, bytes);
 }
 
@@ -130,7 +131,7 @@ static void pack_output(inference *inf, uint8_t *to, const ckks_value *output) {
         for (uint32_t at = 0; at < n; at += piece) {
             packing_pack_limb(to, words, piece, prime);
             to += packing_limb_bytes(piece, prime), words += piece;
-            if ((size_t)(to - body) >= inf->sent + PART_BYTES) send_reply(inf, (size_t)(to - body));
+            if ((size_t)(to - body) >= inf->offered + PART_BYTES) send_reply(inf, (size_t)(to - body));
         }
     }
 }
@@ -174,6 +175,9 @@ static ckks_status write_outputs(inference *inf, const graph_result *result, ckk
                                .room = &inf->room};
     if ((rc = reply_create(&inf->reply, &area, &parts, err)) != CKKS_OK) goto out;
     atomic_store_explicit(&inf->model->reply_bytes, nng_msg_len(inf->reply), memory_order_relaxed);
+    /* in memory, what there is can be announced with little: the peer wakes up while the rest is packed */
+    if (inf->ticket.may_use_memory && nng_msg_len(inf->reply) >= LOCAL_MEMORY_REPLY_MIN)
+        send_reply(inf, (size_t)(area - (uint8_t *)nng_msg_body(inf->reply)));
     for (uint32_t i = 0; i < count; i++) pack_output(inf, area + segments[i].offset, &result->outputs[i]);
     send_reply(inf, nng_msg_len(inf->reply));
 out:
@@ -284,7 +288,7 @@ static void succeeded(inference *inf) {
     inf->reply = NULL;
     const bool is_late = r->is_answered; /* with a failure: its deadline, or it was cancelled */
     if (!is_late) count_success(inf);
-    if (inf->sent) r->ticket = &inf->ticket, r->sent = inf->sent;
+    if (inf->sent) r->ticket = &inf->ticket;
     if (request_was_answered(r, reply)) {
         keep_reply(inf, reply);
     } else {
@@ -349,7 +353,7 @@ static void start(inference *inf, slot *where) {
     uv_timer_stop(&inf->orphan);
     local_ticket_give(&inf->ticket); /* an earlier try's */
     atomic_store(&inf->is_claimed, false);
-    inf->sent = 0, inf->is_sender = false;
+    inf->sent = inf->offered = 0, inf->is_sender = false;
     const list_node *waiter = inf->request->waiters.next;
     if (waiter != &inf->request->waiters && !inf->request->is_answered)
         local_ticket_take(&inf->ticket, LIST_ENTRY(waiter, transport_context, link));

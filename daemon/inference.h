@@ -46,7 +46,8 @@ typedef struct inference {
     nng_msg *reply;                /* from the slot */
     local_ticket ticket;           /* for the slot, if it may write the reply to the waiter itself */
     _Atomic bool is_claimed;       /* with a ticket: who sets it may answer */
-    size_t sent;                   /* bytes of the reply, by the slot */
+    size_t offered;                /* bytes of the reply, by the slot, */
+    size_t sent;                   /* of which the socket took so many: see local_send */
     bool is_sender;                /* the slot: it set is_claimed */
     uint64_t started_ns, ended_ns; /* on the slot */
     uint64_t check_ns, queue_ns, stage_ns, replay_ns, copy_out_ns,

@@ -14,8 +14,6 @@
 
 #define PIPE_BIT        0x80000000u /* of our pipes' ids; nng's do not have it */
 #define GREETING_BYTES  8u
-#define PREFIX_BYTES    9u /* type, length */
-#define TYPE_MESSAGE    1u
 #define LAST_ID         0x80u /* the first bit of the last id of a trail */
 #define BACKLOG         128
 #define SEND_BYTES      (1 << 20) /* of a reply in the kernel on their way: a peer that is slow holds no more */
@@ -36,16 +34,6 @@ typedef enum peer_phase {
     PEER_WAITING, /* a message is complete, and no context was free */
 } peer_phase;
 
-/* A peer's way out: its own, and that of each ticket. */
-struct local_out {
-    pthread_mutex_t lock;
-    uint32_t users;
-    int fd; /* not ours: good while is_open */
-    bool is_open;
-    bool has_rest;        /* a thread wrote a part of a reply, and the loop was not told */
-    uint32_t loop_writes; /* that the loop has not finished */
-};
-
 typedef struct local_peer {
     list_node link; /* in transport.local_peers; of no list once it is closing */
     uv_pipe_t uv;
@@ -53,10 +41,10 @@ typedef struct local_peer {
     transport_kind kind;
     uint32_t id;
     peer_phase phase;
-    uint8_t head[PREFIX_BYTES];
+    uint8_t head[LOCAL_PREFIX_BYTES];
     size_t have;       /* of the head or of the message */
     uint64_t began_ns; /* of the message */
-    struct local_out *out;
+    local_out *out;
     list_node held; /* writes that wait for a rest */
     transport_body body;
     local_memory memory;
@@ -64,6 +52,7 @@ typedef struct local_peer {
     size_t unsent;      /* bytes of replies at the last sweep, */
     uint64_t unsent_ns; /* as many since */
     bool is_trusted;    /* showed a good token */
+    bool takes_memory;  /* the reply to this message may go through memory */
 } local_peer;
 
 typedef struct local_listener {
@@ -79,65 +68,14 @@ struct local_write {
     uv_write_t uv;
     list_node link; /* in peer.held */
     transport_context *context;
-    struct local_out *out; /* NULL: the loop does not count it */
-    nng_msg *message;
+    local_out *out;   /* NULL: the loop does not count it */
+    nng_msg *message; /* NULL: only the head */
     size_t head_bytes;
-    uint8_t head[PREFIX_BYTES + 4 * LOCAL_HOPS_MAX];
+    uint8_t head[LOCAL_HEAD_MAX + 1];
 };
 
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer);
 static void on_room(uv_handle_t *handle, size_t wanted, uv_buf_t *out);
-
-/* ---- ways out ---- */
-
-static struct local_out *out_create(int fd) {
-    struct local_out *out = calloc(1, sizeof *out);
-    if (!out) return NULL;
-    pthread_mutex_init(&out->lock, NULL);
-    out->fd = fd, out->is_open = true, out->users = 1;
-    return out;
-}
-
-static void out_leave(struct local_out *out) {
-    if (!out) return;
-    pthread_mutex_lock(&out->lock);
-    const bool is_last = --out->users == 0;
-    pthread_mutex_unlock(&out->lock);
-    if (!is_last) return;
-    pthread_mutex_destroy(&out->lock);
-    free(out);
-}
-
-/* Nobody writes to its descriptor any more. */
-static void out_close(struct local_out *out) {
-    pthread_mutex_lock(&out->lock);
-    out->is_open = false;
-    pthread_mutex_unlock(&out->lock);
-}
-
-/* May the loop write now? Then it counts as writing; else a rest comes first. */
-static bool out_begin(struct local_out *out) {
-    pthread_mutex_lock(&out->lock);
-    const bool may_write = !out->has_rest;
-    if (may_write) out->loop_writes++;
-    pthread_mutex_unlock(&out->lock);
-    return may_write;
-}
-
-static void out_end(struct local_out *out) {
-    pthread_mutex_lock(&out->lock);
-    out->loop_writes--;
-    pthread_mutex_unlock(&out->lock);
-}
-
-/* The loop writes the rest. */
-static void out_take_rest(struct local_out *out) {
-    pthread_mutex_lock(&out->lock);
-    CKKS_ASSERT(out->has_rest);
-    out->has_rest = false;
-    out->loop_writes++;
-    pthread_mutex_unlock(&out->lock);
-}
 
 /* ---- the end of a peer ---- */
 
@@ -149,7 +87,7 @@ static void on_peer_closed(uv_handle_t *handle) {
         list_remove(link);
         on_written(&LIST_ENTRY(link, struct local_write, link)->uv, UV_ECANCELED);
     }
-    out_leave(p->out);
+    local_out_leave(p->out);
     free(p);
 }
 static void on_listener_closed(uv_handle_t *handle) {
@@ -163,7 +101,7 @@ static void peer_close(local_peer *p) {
     transport_pipe_remove(t, p->id);
     transport_body_free(t, &p->body);
     local_memory_end(&p->memory);
-    if (p->out) out_close(p->out);
+    if (p->out) local_out_close(p->out);
     uv_close((uv_handle_t *)&p->uv, on_peer_closed);
     transport_socket *s = &t->sockets[p->kind];
     for (uint32_t i = 0; i < s->local_count; i++) {
@@ -233,6 +171,7 @@ static void deliver(local_peer *p) {
     context->pipe = p->id;
     context->peer = p;
     context->began_ns = p->began_ns;
+    context->takes_memory = p->takes_memory;
     transport_pipe_touch(t, p->id);
     if (was_waiting) uv_read_start((uv_stream_t *)&p->uv, on_room, on_read);
     t->callbacks.message(t->callbacks.data, context, &body);
@@ -253,43 +192,60 @@ static bool body_create(transport_body *out, transport *t, size_t bytes) {
     return true;
 }
 
-static uint32_t lent_count(const transport *t) {
+static bool has_memory(const local_peer *p, bool is_for_replies) {
+    return is_for_replies ? p->out && p->out->replies.head : p->memory.head != NULL;
+}
+
+static uint32_t lent_count(const transport *t, bool is_for_replies) {
     uint32_t count = 0;
-    LIST_EACH(link, &t->local_peers) count += LIST_ENTRY(link, local_peer, link)->memory.head != NULL;
+    LIST_EACH(link, &t->local_peers) count += has_memory(LIST_ENTRY(link, local_peer, link), is_for_replies);
     return count;
 }
 
-/* A peer asked for memory, which those get that showed a good token, one each. false: it is out of step. */
-static bool lend(local_peer *p) {
+/* A peer asked for memory, which those get that showed a good token, one each of both kinds. false: it is out
+ * of step. */
+static bool lend(local_peer *p, bool is_for_replies) {
     const transport *t = p->transport;
+    local_memory made = {0};
     uv_os_fd_t fd;
-    if (p->memory.head || uv_fileno((const uv_handle_t *)&p->uv, &fd) != 0 || !out_begin(p->out))
+    if (has_memory(p, is_for_replies) || uv_fileno((const uv_handle_t *)&p->uv, &fd) != 0 ||
+        !local_out_begin(p->out))
         return false;
     const bool may_write = uv_stream_get_write_queue_size((const uv_stream_t *)&p->uv) == 0;
-    const bool has_some = p->is_trusted && lent_count(t) < t->lent_max;
+    const bool has_some = p->is_trusted && lent_count(t, is_for_replies) < t->lent_max;
     ckks_status rc = CKKS_IO;
-    if (may_write) rc = has_some ? local_memory_lend(&p->memory, fd) : local_memory_refuse(fd);
-    out_end(p->out);
+    if (may_write)
+        rc =
+            has_some ? local_memory_lend(&made, fd, is_for_replies) : local_memory_refuse(fd, is_for_replies);
+    local_out_end(p->out);
+    if (made.head && is_for_replies)
+        local_out_lend(p->out, &made);
+    else if (made.head)
+        p->memory = made;
     return rc != CKKS_IO;
 }
 
 /* false: the peer is not one of ours */
 static bool read_prefix(local_peer *p) {
     transport *t = p->transport;
-    const uint8_t type = p->head[0];
+    const bool frees = (p->head[0] & LOCAL_MEMORY_FREE) != 0;
+    const uint8_t type = (uint8_t)(p->head[0] & ~LOCAL_MEMORY_FREE);
     uint64_t bytes = 0;
-    for (uint32_t i = 1; i < PREFIX_BYTES; i++) bytes = bytes << 8 | p->head[i];
+    for (uint32_t i = 1; i < LOCAL_PREFIX_BYTES; i++) bytes = bytes << 8 | p->head[i];
     p->have = 0;
-    if (type == LOCAL_MEMORY_TYPE_LEND) return bytes == 0 && lend(p);
-    if (type != TYPE_MESSAGE && type != LOCAL_MEMORY_TYPE) return false;
+    if (type == LOCAL_MEMORY_TYPE_LEND || type == LOCAL_MEMORY_TYPE_LEND_REPLIES)
+        return bytes == 0 && !frees && lend(p, type == LOCAL_MEMORY_TYPE_LEND_REPLIES);
+    if (type != LOCAL_TYPE_MESSAGE && type != LOCAL_MEMORY_TYPE) return false;
     if (type == LOCAL_MEMORY_TYPE && (!p->memory.head || bytes > LOCAL_MEMORY_BYTES)) return false;
-    if (bytes < 4) return false;
+    if (bytes < 4 || (frees && !has_memory(p, true))) return false;
     if (bytes > t->sockets[p->kind].message_bytes_max) return false;
     p->began_ns = clock_now_ns();
     if (!body_create(&p->body, t, (size_t)bytes)) return false;
     if (t->callbacks.coming) t->callbacks.coming(t->callbacks.data, p->kind, bytes);
-    p->phase = type == TYPE_MESSAGE ? PEER_BODY : PEER_MEMORY;
+    p->phase = type == LOCAL_TYPE_MESSAGE ? PEER_BODY : PEER_MEMORY;
     p->copied = 0;
+    p->takes_memory = frees;
+    if (frees) local_out_free_area(p->out);
     return true;
 }
 
@@ -300,7 +256,7 @@ static void on_room(uv_handle_t *handle, size_t wanted, uv_buf_t *out) {
     const size_t size = p->phase == PEER_BODY       ? p->body.bytes
                         : p->phase == PEER_GREETING ? GREETING_BYTES
                         : p->phase == PEER_MEMORY   ? 1
-                                                    : PREFIX_BYTES;
+                                                    : LOCAL_PREFIX_BYTES;
     const size_t left = size - p->have;
     out->base = (char *)to + p->have;
     out->len = left < INT32_MAX ? left : INT32_MAX;
@@ -364,7 +320,7 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer) 
             peer_close(p);
         else
             p->phase = PEER_PREFIX, p->have = 0;
-    } else if (p->phase == PEER_PREFIX && p->have == PREFIX_BYTES) {
+    } else if (p->phase == PEER_PREFIX && p->have == LOCAL_PREFIX_BYTES) {
         if (!read_prefix(p))
             peer_close(p);
         else if (p->phase == PEER_MEMORY)
@@ -419,28 +375,22 @@ static void on_written(uv_write_t *request, int status) {
     struct local_write *w = LIST_ENTRY(request, struct local_write, uv);
     transport_context *context = w->context;
     (void)status; /* a peer that is gone has been seen by the reader */
-    if (w->out) out_end(w->out), out_leave(w->out);
-    nng_msg_free(w->message);
+    if (w->out) local_out_end(w->out), local_out_leave(w->out);
+    if (w->message) nng_msg_free(w->message);
     free(w);
     if (context) replied(context);
 }
 
-/* What stands in front of a reply: type, length, trail. Returns its size. */
-static size_t write_head(uint8_t *head, const uint8_t *trail, uint32_t trail_bytes, const nng_msg *message) {
-    const uint64_t bytes = trail_bytes + nng_msg_len(message);
-    head[0] = TYPE_MESSAGE;
-    for (uint32_t i = 1; i < PREFIX_BYTES; i++) head[i] = (uint8_t)(bytes >> 8 * (PREFIX_BYTES - 1 - i));
-    memcpy(head + PREFIX_BYTES, trail, trail_bytes);
-    return PREFIX_BYTES + trail_bytes;
-}
-
+/* Takes the message, if it can. NULL: no memory. */
 static struct local_write *write_create(transport_context *context, nng_msg *message) {
     struct local_write *w = calloc(1, sizeof *w);
     if (!w) return NULL;
     list_init(&w->link);
     w->context = context;
     w->message = message;
-    w->head_bytes = write_head(w->head, context->trail, context->trail_bytes, message);
+    if (message)
+        w->head_bytes = local_head(w->head, LOCAL_TYPE_MESSAGE, context->trail, context->trail_bytes,
+                                   nng_msg_len(message));
     context->state = CONTEXT_SENDING;
     context->write = w;
     return w;
@@ -449,14 +399,13 @@ static struct local_write *write_create(transport_context *context, nng_msg *mes
 /* Behind what is being written, but for its first `sent` bytes. The loop counts it already. */
 static void write_from(local_peer *p, struct local_write *w, size_t sent) {
     const size_t of_head = sent < w->head_bytes ? sent : w->head_bytes, of_body = sent - of_head;
-    const uv_buf_t parts[] = {
-        {.base = (char *)w->head + of_head, .len = w->head_bytes - of_head},
-        {.base = (char *)nng_msg_body(w->message) + of_body, .len = nng_msg_len(w->message) - of_body},
-    };
-    pthread_mutex_lock(&p->out->lock);
-    w->out = p->out, p->out->users++;
-    pthread_mutex_unlock(&p->out->lock);
-    if (uv_write(&w->uv, (uv_stream_t *)&p->uv, parts, 2, on_written) != 0) {
+    uv_buf_t parts[2] = {{.base = (char *)w->head + of_head, .len = w->head_bytes - of_head}};
+    if (w->message)
+        parts[1] = (uv_buf_t){.base = (char *)nng_msg_body(w->message) + of_body,
+                              .len = nng_msg_len(w->message) - of_body};
+    local_out_join(p->out);
+    w->out = p->out;
+    if (uv_write(&w->uv, (uv_stream_t *)&p->uv, parts, w->message ? 2 : 1, on_written) != 0) {
         on_written(&w->uv, UV_ECANCELED);
         peer_close(p); /* it would never be in step again */
     }
@@ -470,7 +419,7 @@ void local_reply(transport_context *context, nng_msg *message) {
         local_release(context);
         return;
     }
-    if (out_begin(p->out))
+    if (local_out_begin(p->out))
         write_from(p, w, 0);
     else
         list_append(&p->held, &w->link);
@@ -482,17 +431,11 @@ void local_ticket_take(local_ticket *out, const transport_context *context) {
     *out = (local_ticket){0};
     if (!context->is_local || !context->peer) return;
     out->out = context->peer->out;
-    pthread_mutex_lock(&out->out->lock);
-    out->out->users++;
-    pthread_mutex_unlock(&out->out->lock);
+    local_out_join(out->out);
     out->pipe = context->pipe;
+    out->may_use_memory = context->takes_memory;
     out->trail_bytes = context->trail_bytes;
     memcpy(out->trail, context->trail, context->trail_bytes);
-}
-
-void local_ticket_give(local_ticket *ticket) {
-    out_leave(ticket->out);
-    *ticket = (local_ticket){0};
 }
 
 bool local_ticket_is_of(const local_ticket *ticket, const transport_context *context) {
@@ -501,61 +444,33 @@ bool local_ticket_is_of(const local_ticket *ticket, const transport_context *con
            memcmp(context->trail, ticket->trail, ticket->trail_bytes) == 0;
 }
 
-size_t local_reply_bytes(const local_ticket *ticket, const nng_msg *message) {
-    return PREFIX_BYTES + ticket->trail_bytes + nng_msg_len(message);
-}
-
-/* from[size] but for its first *skip bytes, of which it takes what it has. */
-static struct iovec part_of(void *from, size_t size, size_t *skip) {
-    const size_t done = *skip < size ? *skip : size;
-    *skip -= done;
-    return (struct iovec){(uint8_t *)from + done, size - done};
-}
-
-size_t local_send(local_ticket *ticket, nng_msg *message, size_t bytes) {
-    struct local_out *out = ticket->out;
-    uint8_t head[PREFIX_BYTES + 4 * LOCAL_HOPS_MAX];
-    const size_t head_bytes = write_head(head, ticket->trail, ticket->trail_bytes, message);
-    size_t skip = ticket->sent;
-    struct iovec parts[2];
-    CKKS_ASSERT(bytes <= nng_msg_len(message) && head_bytes + bytes >= ticket->sent);
-    parts[0] = part_of(head, head_bytes, &skip);
-    parts[1] = part_of(nng_msg_body(message), bytes, &skip);
-    const struct msghdr all = {.msg_iov = parts, .msg_iovlen = 2};
-    ssize_t sent = 0;
-    pthread_mutex_lock(&out->lock);
-    if (out->is_open && out->loop_writes == 0 && out->has_rest == (ticket->sent > 0)) {
-        do sent = sendmsg(out->fd, &all, MSG_DONTWAIT | MSG_NOSIGNAL);
-        while (sent < 0 && errno == EINTR);
-        if (sent > 0) ticket->sent += (size_t)sent;
-        out->has_rest = ticket->sent > 0 && ticket->sent < head_bytes + nng_msg_len(message);
-    }
-    pthread_mutex_unlock(&out->lock);
-    return ticket->sent;
-}
-
 /* What waited for a reply that another thread was writing. By now one may be writing another: then it waits
  * for that one's rest. */
 static void let_held_go(local_peer *p) {
     LIST_EACH_SAFE(link, &p->held) {
-        if (!out_begin(p->out)) return;
+        if (!local_out_begin(p->out)) return;
         list_remove(link);
         write_from(p, LIST_ENTRY(link, struct local_write, link), 0);
     }
 }
 
-void local_replied(transport_context *context, nng_msg *message, size_t sent, size_t total) {
+void local_replied(transport_context *context, nng_msg *message, const local_ticket *ticket, size_t bytes) {
     local_peer *p = context->peer;
-    CKKS_ASSERT(p && sent > 0 && sent <= total);
+    uint8_t rest[LOCAL_HEAD_MAX + 1];
+    const size_t all = LOCAL_PREFIX_BYTES + ticket->trail_bytes + (ticket->is_in_memory ? 1 : bytes);
+    const bool has_rest = ticket->sent < all;
+    size_t rest_bytes = 0;
+    CKKS_ASSERT(p && ticket->sent > 0 && ticket->sent <= all);
     context->owner = NULL;
     context->state = CONTEXT_SENDING;
-    if (sent == total) {
-        if (message) nng_msg_free(message);
+    if (message && (!has_rest || ticket->is_in_memory)) nng_msg_free(message), message = NULL;
+    if (!has_rest) {
         let_held_go(p);
         replied(context);
         return;
     }
-    struct local_write *w = message ? write_create(context, message) : NULL;
+    if (ticket->is_in_memory) rest_bytes = local_ticket_rest(rest, ticket, bytes);
+    struct local_write *w = message || rest_bytes ? write_create(context, message) : NULL;
     if (!w) { /* it would never be in step again */
         if (message) nng_msg_free(message);
         context->state = CONTEXT_RECEIVING; /* nobody's request any more */
@@ -563,8 +478,9 @@ void local_replied(transport_context *context, nng_msg *message, size_t sent, si
         local_release(context);
         return;
     }
-    out_take_rest(p->out);
-    write_from(p, w, sent);
+    if (rest_bytes) memcpy(w->head, rest, rest_bytes), w->head_bytes = rest_bytes;
+    local_out_take_rest(p->out);
+    write_from(p, w, rest_bytes ? 0 : ticket->sent);
     let_held_go(p);
 }
 
@@ -613,7 +529,8 @@ static void on_connection(uv_stream_t *stream, int status) {
     int send_bytes = SEND_BYTES;
     uv_os_fd_t fd;
     if (is_accepted) (void)uv_send_buffer_size((uv_handle_t *)&p->uv, &send_bytes);
-    if (is_accepted && uv_fileno((const uv_handle_t *)&p->uv, &fd) == 0) p->out = out_create(fd);
+    if (is_accepted && uv_fileno((const uv_handle_t *)&p->uv, &fd) == 0)
+        p->out = local_out_create(fd, t->replies_go_early);
     if (!transport_pipe_add(t, p->id, p->kind) || !p->out ||
         uv_try_write((uv_stream_t *)&p->uv, &hello, 1) != (int)GREETING_BYTES ||
         uv_read_start((uv_stream_t *)&p->uv, on_room, on_read) != 0)

@@ -13,49 +13,27 @@
  * that takes nothing for `send_timeout_ms` is hung up on.
  *
  * A large message may come through memory that was lent to the peer (proto/local_memory.h), one area each: it
- * is copied out once, to where a message from the socket would be, and is like any other from then on.
+ * is copied out once, to where a message from the socket would be, and is like any other from then on. A
+ * large reply may go through another.
  *
- * A reply goes to the socket from the loop, or, if a ticket was taken, from the thread that made it: that
- * spares waking the loop first. Who writes holds the peer's lock, never waits, and leaves the rest of what
- * the socket does not take to the loop. All else is loop thread only.
+ * A reply goes to the socket from the loop, or, if a ticket was taken, from the thread that made it
+ * (local_out.h): that spares waking the loop first. Who writes holds the peer's lock, never waits, and leaves
+ * the rest of what the socket does not take to the loop. All else is loop thread only.
  */
 #ifndef CKKSD_LOCAL_H
 #define CKKSD_LOCAL_H
 
+#include "daemon/local_out.h"
 #include "daemon/transport.h"
-
-#define LOCAL_HOPS_MAX 8u /* request ids in front of a message: its own and those of devices on the way */
-
-/*
- * A ticket lets another thread write the reply to one request, whatever becomes of its context and peer
- * meanwhile. The loop takes it while the context is HANDLING and is told with local_replied what was written.
- */
-typedef struct local_ticket {
-    struct local_out *out; /* NULL: no ticket */
-    uint32_t pipe;
-    uint8_t trail[4 * LOCAL_HOPS_MAX];
-    uint32_t trail_bytes;
-    size_t sent; /* of the reply, by local_send */
-} local_ticket;
 
 /* local_ticket_take: none if the context is not local or its peer is gone. Loop thread. */
 void local_ticket_take(local_ticket *out, const transport_context *context);
-/* local_ticket_give ends a ticket; accepts zeroed. Any thread. */
-void local_ticket_give(local_ticket *ticket);
-/* local_send writes the reply up to its first `bytes` from where the last call came to, without waiting: the
- * rest of the message may still be in the making (its length must stand). Less if the socket is full; nothing
- * if others write to the peer or it is gone. Returns how many bytes went in all, of those that the reply has
- * with what stands in front of it; the message stays the caller's. Once a byte went, others wait until
- * local_replied. One thread at a time, any. */
-size_t local_send(local_ticket *ticket, nng_msg *message, size_t bytes);
 /* local_ticket_is_of: is it this context's? Loop thread. */
 bool local_ticket_is_of(const local_ticket *ticket, const transport_context *context);
-/* local_replied takes the message, of which local_send wrote `sent` > 0 bytes, writes the rest if there is
- * one, and frees the context then. NULL: there was no memory for it; the peer is hung up on if it lacks some.
- * `total`: what is all. Loop thread. */
-void local_replied(transport_context *context, nng_msg *message, size_t sent, size_t total);
-/* local_reply_bytes: what local_send returns when all went. */
-size_t local_reply_bytes(const local_ticket *ticket, const nng_msg *message);
+/* local_replied takes the message, of which local_send wrote ticket->sent > 0 bytes, writes the rest if there
+ * is one, and frees the context then. NULL: there was no memory for it; the peer is hung up on if it lacks
+ * some. `bytes`: of the message. Loop thread. */
+void local_replied(transport_context *context, nng_msg *message, const local_ticket *ticket, size_t bytes);
 
 /* local_listen binds `path` (local_bind.h) and listens. */
 ckks_status local_listen(transport *t, transport_kind kind, const char *path, uint32_t mode, ckks_error *err);

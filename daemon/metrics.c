@@ -391,6 +391,12 @@ char *metrics_print(size_t *size) {
     one(out, "connections_expired_total", "counter",
         "Connections closed because they had shown no valid token in time.", load(&m->pipes_expired));
     one(out, "connections_refused_total", "counter", "Connections turned away.", load(&m->pipes_refused));
+    one(out, "local_request_memory_bytes", "gauge", "Memory lent to local clients for their requests.",
+        load(&m->local_request_bytes));
+    one(out, "local_reply_memory_bytes", "gauge", "Memory lent to local clients for replies.",
+        load(&m->local_reply_bytes));
+    one(out, "local_memory_replies_total", "counter", "Replies that went through lent memory.",
+        load(&m->local_replies));
     one(out, "tenants", "gauge", "Tenants in the token file.", load(&m->tenants));
     print_memory(out);
     print_gpu(out);

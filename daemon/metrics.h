@@ -85,6 +85,7 @@ typedef struct metrics {
     _Atomic uint64_t dedupe_joined, dedupe_replayed, dedupe_bytes;
     _Atomic uint64_t key_sets, key_bytes, key_sets_resident, key_bytes_resident, key_uploads, key_evictions;
     _Atomic uint64_t pipes, pipes_unauthenticated, pipes_refused, pipes_displaced, pipes_expired, tenants;
+    _Atomic uint64_t local_request_bytes, local_reply_bytes, local_replies; /* lent; sent through it */
     _Atomic uint64_t memory[MEMORY_PURPOSE_COUNT], memory_max;
     metrics_gpu gpu;
     _Atomic uint64_t start_unix_s;

@@ -45,7 +45,7 @@ static void send_to_waiters(request *r, nng_msg *message, bool close_pipe) {
         const bool is_last = list_is_empty(&r->waiters);
         if (!is_last && nng_msg_dup(&copy, message) != 0) copy = NULL;
         if (r->ticket && local_ticket_is_of(r->ticket, context))
-            local_replied(context, copy, r->sent, local_reply_bytes(r->ticket, message));
+            local_replied(context, copy, r->ticket, nng_msg_len(message));
         else if (copy)
             transport_reply(context, copy, close_pipe);
         else
@@ -73,12 +73,12 @@ bool request_was_answered(request *r, const nng_msg *reply) {
     const list_node *first = r->waiters.next;
     if (r->is_answered || !r->ticket || first == &r->waiters || first->next != &r->waiters) return false;
     transport_context *context = LIST_ENTRY(first, transport_context, link);
-    const size_t total = local_reply_bytes(r->ticket, reply);
-    if (r->sent != total || !local_ticket_is_of(r->ticket, context)) return false;
+    if (r->ticket->sent != local_reply_bytes(r->ticket, reply) || !local_ticket_is_of(r->ticket, context))
+        return false;
     list_remove(&context->link);
     r->is_answered = true;
     count_answer(r);
-    local_replied(context, NULL, total, total);
+    local_replied(context, NULL, r->ticket, nng_msg_len(reply));
     return true;
 }
 

@@ -37,8 +37,7 @@ typedef struct request {
     ckks_error error;            /* of the answer given */
     bool is_answered, is_joined; /* its waiters are another request's now */
     struct local_ticket
-        *ticket; /* the reply of this waiter was written already, `sent` bytes of it; NULL: none */
-    size_t sent;
+        *ticket; /* the reply of this waiter was written already, ticket->sent bytes of it; NULL: none */
     struct inference *inference; /* ModelInfer only */
 } request;
 

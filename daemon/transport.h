@@ -76,6 +76,7 @@ typedef struct transport_context {
     struct local_write *write; /* while SENDING */
     uint8_t trail[32];         /* the request ids that go back in front of the reply */
     uint32_t trail_bytes;
+    bool takes_memory; /* the reply may go through memory that the peer was lent */
 } transport_context;
 
 typedef struct transport_pipe {
@@ -133,7 +134,8 @@ typedef struct transport {
     loop_event displaced; /* a local pipe, by one that nng's threads let in */
     list_node local_peers, local_listeners;
     uint32_t local_serial;
-    uint32_t lent_max; /* local peers that are lent memory at one time */
+    uint32_t lent_max;     /* local peers that are lent memory of each kind at one time */
+    bool replies_go_early; /* local ones, piece by piece while they are made; the owner's to set */
     transport_block blocks[TRANSPORT_BLOCKS_MAX];
     uint32_t block_count;
     uint64_t block_bytes;

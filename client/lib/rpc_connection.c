@@ -205,7 +205,7 @@ static ckks_status open_local(rpc_socket *out, const rpc_connection *c, const ch
     if (nrc != 0) return dial_error(address, nrc, false, err);
     pthread_mutex_init(&out->idle_lock, NULL);
     out->idle = NULL, out->idle_count = 0;
-    rpc_pipe_may_borrow(first, out->lends);
+    rpc_pipe_may_borrow(first, out->lends, out->lends_for_replies);
     rpc_pipe_give(out, first);
     out->is_open = true;
     return CKKS_OK;
@@ -351,9 +351,9 @@ const char *rpc_address(const rpc_connection *connection) {
     return connection->control.address;
 }
 
-static bool server_lends(const Ckksd__V1__ServerMetadataReply *s) {
+static bool server_has(const Ckksd__V1__ServerMetadataReply *s, const char *extension) {
     for (size_t i = 0; s && i < s->n_extensions; i++)
-        if (!strcmp(s->extensions[i], LOCAL_MEMORY_EXTENSION)) return true;
+        if (!strcmp(s->extensions[i], extension)) return true;
     return false;
 }
 
@@ -367,7 +367,10 @@ ckks_status rpc_socket_for(rpc_socket **out, rpc_connection *c, bool is_bulk, ck
                               "the server names no bulk address for %.*s: its [listen] bulk needs one",
                               (int)strcspn(c->control.address, ":"), c->control.address);
     pthread_mutex_lock(&c->lock);
-    if (!c->bulk.is_open) c->bulk.lends = server_lends(c->server);
+    if (!c->bulk.is_open) {
+        c->bulk.lends = server_has(c->server, LOCAL_MEMORY_EXTENSION);
+        c->bulk.lends_for_replies = server_has(c->server, LOCAL_MEMORY_REPLIES_EXTENSION);
+    }
     if (!c->bulk.is_open) rc = rpc_socket_open(&c->bulk, c, c->bulk_address, c->reply_bytes_max, err);
     pthread_mutex_unlock(&c->lock);
     *out = &c->bulk;

@@ -16,7 +16,7 @@ typedef struct rpc_socket {
     nng_socket socket; /* not used by a local one */
     atomic_bool is_open;
     bool is_local;
-    bool lends; /* a local one, of a server that lends memory */
+    bool lends, lends_for_replies; /* a local one, of a server that lends memory */
     uint64_t receive_max;
     char address[RPC_ADDRESS_MAX];
     atomic_uint pipe_id;       /* nng's, of the connection that stands; 0 = none yet */
@@ -50,9 +50,9 @@ int rpc_pipe_take(rpc_pipe **out, rpc_socket *s, uint32_t wait_ms);
 void rpc_pipe_give(rpc_socket *s, rpc_pipe *p); /* accepts NULL */
 void rpc_pipe_close(rpc_pipe *p);               /* accepts NULL */
 void rpc_pipe_close_idle(rpc_socket *s);
-/* rpc_pipe_may_borrow: the server lends memory, for which a seasoned pipe asks with its first large request.
- */
-void rpc_pipe_may_borrow(rpc_pipe *p, bool may_borrow);
+/* rpc_pipe_may_borrow: the server lends memory, for which a seasoned pipe asks with its first large request;
+ * and, for replies, with the first request behind a large reply. */
+void rpc_pipe_may_borrow(rpc_pipe *p, bool for_requests, bool for_replies);
 bool rpc_pipe_is_seasoned(const rpc_pipe *p);
 /* rpc_pipe_exchange sends parts[1..count) (parts[0] is for the pipe's own use; all are consumed) and waits
  * for the reply, which the caller owns: `spin_ns` of it awake. NNG_ETIMEDOUT: silence, the pipe may be used

@@ -8,6 +8,7 @@
  *
  * Large requests go through memory that the server lends, where it does. A pipe whose request lies there and
  * heard nothing is closed too: the server may not have read it yet, and the next would be put in its place.
+ * So is one whose reply may come through memory: it may come yet, and the next would be put in its place.
  */
 #include "client/lib/rpc_internal.h"
 #include "client/lib/rpc_memory.h"
@@ -39,16 +40,18 @@ static const uint8_t greeting_of_rep[GREETING_BYTES] = {0, 'S', 'P', 0, 0, 0x31,
 struct rpc_pipe {
     rpc_pipe *next;
     int fd;
-    uint32_t id;      /* of the last request */
-    bool is_broken;   /* in the middle of a message: of no more use */
-    bool is_seasoned; /* had an answer before: the server may have gone since */
-    bool may_borrow;  /* the server lends memory, and was not asked yet */
-    rpc_memory memory;
+    uint32_t id;                                    /* of the last request */
+    bool is_broken;                                 /* in the middle of a message: of no more use */
+    bool is_seasoned;                               /* had an answer before: the server may have gone since */
+    bool may_borrow;                                /* the server lends memory, and was not asked yet */
+    bool may_borrow_for_replies, wants_for_replies; /* likewise; a reply was large */
+    rpc_memory memory, replies;
 };
 
 void rpc_pipe_close(rpc_pipe *p) {
     if (!p) return;
     rpc_memory_end(&p->memory);
+    rpc_memory_end(&p->replies);
     close(p->fd);
     free(p);
 }
@@ -208,12 +211,12 @@ int rpc_pipe_take(rpc_pipe **out, rpc_socket *s, uint32_t wait_ms) {
     pthread_mutex_unlock(&s->idle_lock);
     if (*out) return 0;
     const int rc = rpc_pipe_dial(out, s->address, wait_ms);
-    if (rc == 0) rpc_pipe_may_borrow(*out, s->lends);
+    if (rc == 0) rpc_pipe_may_borrow(*out, s->lends, s->lends_for_replies);
     return rc;
 }
 
-void rpc_pipe_may_borrow(rpc_pipe *p, bool may_borrow) {
-    p->may_borrow = may_borrow;
+void rpc_pipe_may_borrow(rpc_pipe *p, bool for_requests, bool for_replies) {
+    p->may_borrow = for_requests, p->may_borrow_for_replies = for_replies;
 }
 
 void rpc_pipe_give(rpc_socket *s, rpc_pipe *p) {
@@ -266,6 +269,23 @@ static int wait_for_reply(const rpc_pipe *p, uint64_t spin_ns, uint64_t until_ns
     return wait_for(p, POLLIN, until_ns);
 }
 
+/* A reply in memory: copied once, as it comes. `to` has room for `bytes`, and so has the area. */
+static int take_all(rpc_pipe *p, uint8_t *to, size_t bytes, uint64_t until_ns) {
+    uint8_t bell = 0;
+    uint64_t since_ns = 0;
+    size_t have = 0;
+    do {
+        const size_t before = have;
+        rpc_memory_take(&p->replies, to, &have, bytes, false);
+        if (have > before) since_ns = 0;
+    } while (have < bytes && stay_awake(&since_ns));
+    const int rc = read_all(p, &bell, 1, until_ns);
+    if (rc != 0) return rc;
+    if (bell != LOCAL_MEMORY_BELL) return NNG_EPROTO;
+    rpc_memory_take(&p->replies, to, &have, bytes, true);
+    return 0;
+}
+
 /* One message, whatever it answers. NNG_ETIMEDOUT before its first byte leaves the pipe as it was. */
 static int read_message(nng_msg **out, rpc_trip *trip, uint32_t *id, rpc_pipe *p, uint64_t bytes_max,
                         uint64_t spin_ns, uint64_t until_ns) {
@@ -277,47 +297,69 @@ static int read_message(nng_msg **out, rpc_trip *trip, uint32_t *id, rpc_pipe *p
     p->is_broken = true;
     if ((rc = read_all(p, prefix, sizeof prefix, until_ns)) != 0) return rc;
     const uint64_t bytes = get_u64(prefix + 1);
-    if (prefix[0] != TYPE_MESSAGE || bytes < 4) return NNG_EPROTO;
+    const bool lies_in_memory = prefix[0] == LOCAL_MEMORY_TYPE_REPLY;
+    if ((prefix[0] != TYPE_MESSAGE && !lies_in_memory) || bytes < 4) return NNG_EPROTO;
     if (bytes - 4 > bytes_max) return NNG_EMSGSIZE;
     *id = (uint32_t)prefix[9] << 24 | (uint32_t)prefix[10] << 16 | (uint32_t)prefix[11] << 8 | prefix[12];
+    /* only the last request's may be there: none other waits for one */
+    if (lies_in_memory && (!p->replies.head || bytes - 4 > p->replies.bytes || *id != p->id))
+        return NNG_EPROTO;
     /* the body begins 4 bytes behind a 16-byte boundary, as everywhere */
     if (nng_msg_alloc(out, (size_t)bytes) != 0) return NNG_ENOMEM;
     nng_msg_trim(*out, 4);
-    if ((rc = read_all(p, nng_msg_body(*out), (size_t)bytes - 4, until_ns)) != 0) {
+    uint8_t *body = nng_msg_body(*out);
+    rc = lies_in_memory ? take_all(p, body, (size_t)bytes - 4, until_ns)
+                        : read_all(p, body, (size_t)bytes - 4, until_ns);
+    if (rc != 0) {
         nng_msg_free(*out);
         *out = NULL;
         return rc;
     }
+    p->wants_for_replies = bytes - 4 >= LOCAL_MEMORY_REPLY_MIN;
     p->is_broken = false;
     trip->done_ns = rpc_now_ns();
     return 0;
 }
 
 /* Asks for memory, once: the server lends it to those it has answered well. */
-static int borrow(rpc_pipe *p, uint64_t until_ns) {
-    uint8_t question[MESSAGE_PREFIX_BYTES] = {LOCAL_MEMORY_TYPE_LEND};
+static int borrow(rpc_memory *out, bool *may_borrow, rpc_pipe *p, uint8_t type, uint64_t until_ns) {
+    uint8_t question[MESSAGE_PREFIX_BYTES] = {type};
     struct iovec part = {question, sizeof question};
     int rc;
-    p->may_borrow = false;
+    *may_borrow = false;
     p->is_broken = true; /* until the answer is there */
     if ((rc = write_all(p, &part, 1, until_ns)) != 0) return rc;
     do {
         if ((rc = wait_for(p, POLLIN, until_ns)) != 0) return rc;
-        rc = rpc_memory_receive(&p->memory, p->fd);
+        rc = rpc_memory_receive(out, p->fd, type);
     } while (rc == EAGAIN);
     if (rc != 0) return rc == EPROTO ? NNG_EPROTO : fault_of(rc);
     p->is_broken = false;
     return 0;
 }
 
+/* What there may be for a request of `bytes` and its reply. */
+static int borrow_some(rpc_pipe *p, uint64_t bytes, uint64_t until_ns) {
+    int rc = 0;
+    if (!p->is_seasoned) return 0;
+    if (p->may_borrow && bytes >= LOCAL_MEMORY_MESSAGE_MIN)
+        rc = borrow(&p->memory, &p->may_borrow, p, LOCAL_MEMORY_TYPE_LEND, until_ns);
+    if (rc == 0 && p->may_borrow_for_replies && p->wants_for_replies)
+        rc = borrow(&p->replies, &p->may_borrow_for_replies, p, LOCAL_MEMORY_TYPE_LEND_REPLIES, until_ns);
+    return rc;
+}
+
 /* A message of `bytes`: parts[0] is what stands in front of it, of which the request id belongs to it. */
-static int send_request(rpc_pipe *p, struct iovec *parts, size_t count, uint64_t bytes, uint64_t until_ns) {
-    uint8_t *const front = parts[0].iov_base, bell = LOCAL_MEMORY_BELL;
+static int send_request(bool *lies_in_memory, rpc_pipe *p, struct iovec *parts, size_t count, uint64_t bytes,
+                        uint64_t until_ns) {
+    uint8_t *const front = parts[0].iov_base;
+    uint8_t bell = LOCAL_MEMORY_BELL;
     struct iovec ends[2] = {{front, MESSAGE_PREFIX_BYTES}, {&bell, 1}};
     int rc;
-    if (!p->memory.head || bytes < LOCAL_MEMORY_MESSAGE_MIN || bytes > p->memory.bytes)
-        return write_all(p, parts, count, until_ns);
-    front[0] = LOCAL_MEMORY_TYPE;
+    *lies_in_memory = p->memory.head && bytes >= LOCAL_MEMORY_MESSAGE_MIN && bytes <= p->memory.bytes;
+    front[0] = *lies_in_memory ? LOCAL_MEMORY_TYPE : TYPE_MESSAGE;
+    if (p->replies.head) front[0] |= LOCAL_MEMORY_FREE;
+    if (!*lies_in_memory) return write_all(p, parts, count, until_ns);
     parts[0] = (struct iovec){front + MESSAGE_PREFIX_BYTES, PREFIX_BYTES - MESSAGE_PREFIX_BYTES};
     atomic_store_explicit(&p->memory.head->have, 0, memory_order_relaxed);
     /* where the server has a core of its own, it copies beside us; else it would only take ours */
@@ -331,7 +373,8 @@ int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec
                       uint64_t bytes_max, uint64_t spin_ns, uint32_t wait_ms) {
     *trip = (rpc_trip){.begin_ns = rpc_now_ns()};
     const uint64_t until_ns = trip->begin_ns + (uint64_t)wait_ms * 1000000u;
-    uint8_t prefix[PREFIX_BYTES] = {TYPE_MESSAGE};
+    uint8_t prefix[PREFIX_BYTES];
+    bool lies_in_memory;
     uint64_t bytes = 4;
     uint32_t id = 0;
     int rc;
@@ -340,18 +383,17 @@ int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec
     put_u64(prefix + 1, bytes);
     put_u32(prefix + 9, p->id);
     parts[0] = (struct iovec){prefix, sizeof prefix};
-    if (p->may_borrow && p->is_seasoned && bytes >= LOCAL_MEMORY_MESSAGE_MIN &&
-        (rc = borrow(p, until_ns)) != 0)
-        return rc;
+    if ((rc = borrow_some(p, bytes, until_ns)) != 0) return rc;
     p->is_broken = true;
-    if ((rc = send_request(p, parts, count, bytes, until_ns)) != 0) return rc;
-    const bool lies_in_memory = prefix[0] == LOCAL_MEMORY_TYPE;
-    p->is_broken = lies_in_memory;
+    if ((rc = send_request(&lies_in_memory, p, parts, count, bytes, until_ns)) != 0) return rc;
+    /* silence is the end of a pipe whose memory somebody may still write or read */
+    const bool needs_answer = lies_in_memory || p->replies.head;
+    p->is_broken = needs_answer;
     trip->sent_ns = rpc_now_ns();
     while ((rc = read_message(reply, trip, &id, p, bytes_max, spin_ns, until_ns)) == 0) {
         p->is_seasoned = true;
         if (id == p->id) return 0;
-        p->is_broken = lies_in_memory;
+        p->is_broken = needs_answer;
         nng_msg_free(*reply); /* to an earlier try */
         *reply = NULL;
         if (rpc_now_ns() >= until_ns) return NNG_ETIMEDOUT; /* a server that never stops talking */

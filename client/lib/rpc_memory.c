@@ -11,20 +11,20 @@
 #define ANSWER_BYTES 9u
 #define SEALS        (F_SEAL_SHRINK | F_SEAL_GROW)
 
-/* Maps it if it is what it should be: a size that nobody can take back, since writing beyond it would end us.
+/* Maps it if it is what it should be: a size that nobody can take back, since a look beyond it would end us.
  */
-static void take(rpc_memory *out, int memory, uint64_t bytes) {
+static void take(rpc_memory *out, int memory, uint64_t bytes, int rights) {
     struct stat st;
     if (bytes == 0 || bytes > LOCAL_MEMORY_BYTES_MAX) return;
     const size_t all = sizeof(local_memory_head) + (size_t)bytes;
     if ((fcntl(memory, F_GET_SEALS) & SEALS) != SEALS || fstat(memory, &st) != 0 || (size_t)st.st_size < all)
         return;
-    void *at = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memory, 0);
+    void *at = mmap(NULL, all, rights, MAP_SHARED | MAP_POPULATE, memory, 0);
     if (at == MAP_FAILED) return;
     *out = (rpc_memory){at, (uint8_t *)at + sizeof(local_memory_head), (size_t)bytes};
 }
 
-int rpc_memory_receive(rpc_memory *out, int fd) {
+int rpc_memory_receive(rpc_memory *out, int fd, uint8_t type) {
     uint8_t text[ANSWER_BYTES];
     union {
         struct cmsghdr head;
@@ -50,8 +50,9 @@ int rpc_memory_receive(rpc_memory *out, int fd) {
         memcpy(&memory, CMSG_DATA(c), sizeof memory);
     for (uint32_t i = 1; i < ANSWER_BYTES; i++) bytes = bytes << 8 | text[i];
     /* it was sent in one piece, and comes so */
-    const bool is_answer = n == (ssize_t)sizeof text && text[0] == LOCAL_MEMORY_TYPE_LEND;
-    if (is_answer && memory >= 0) take(out, memory, bytes);
+    const bool is_answer = n == (ssize_t)sizeof text && text[0] == type;
+    const int rights = type == LOCAL_MEMORY_TYPE_LEND_REPLIES ? PROT_READ : PROT_READ | PROT_WRITE;
+    if (is_answer && memory >= 0) take(out, memory, bytes, rights);
     if (memory >= 0) close(memory);
     return is_answer ? 0 : EPROTO;
 }
@@ -70,6 +71,14 @@ void rpc_memory_put(rpc_memory *m, const struct iovec *parts, size_t count) {
         }
     }
     atomic_store_explicit(&m->head->have, have, memory_order_release);
+}
+
+void rpc_memory_take(const rpc_memory *m, uint8_t *to, size_t *have, size_t bytes, bool is_all) {
+    const uint64_t said = atomic_load_explicit(&m->head->have, memory_order_acquire);
+    const size_t there = is_all || said > bytes ? bytes : (size_t)said;
+    if (there <= *have) return;
+    memcpy(to + *have, m->area + *have, there - *have);
+    *have = there;
 }
 
 void rpc_memory_end(rpc_memory *m) {

@@ -14,12 +14,17 @@ typedef struct rpc_memory {
     size_t bytes; /* of the area */
 } rpc_memory;
 
-/* rpc_memory_receive reads the server's answer, which is there to be read on `fd`. 0: *out is what was lent,
- * or zero if nothing was, or nothing of use. EAGAIN: not all of it is there (nothing was read); EPROTO;
- * ECONNRESET; else errno. Does not block. */
-int rpc_memory_receive(rpc_memory *out, int fd);
+/* rpc_memory_receive reads the server's answer, which is there to be read on `fd`, to a question of `type`
+ * (LOCAL_MEMORY_TYPE_LEND, or LOCAL_MEMORY_TYPE_LEND_REPLIES: then it is mapped to be read only). 0: *out is
+ * what was lent, or zero if nothing was, or nothing of use. EAGAIN: not all of it is there (nothing was
+ * read); EPROTO; ECONNRESET; else errno. Does not block. */
+int rpc_memory_receive(rpc_memory *out, int fd, uint8_t type);
 /* rpc_memory_put copies count parts, which fit, into the area, and says how far it is as it goes. */
 void rpc_memory_put(rpc_memory *m, const struct iovec *parts, size_t count);
+/* rpc_memory_take copies what there is of a reply of `bytes`, which fit, of which the first *have were copied
+ * before, to to[*have...]; is_all: everything is there. What the server says or does there meanwhile changes
+ * nothing of what was copied, and no byte beyond `bytes` is looked at. */
+void rpc_memory_take(const rpc_memory *m, uint8_t *to, size_t *have, size_t bytes, bool is_all);
 void rpc_memory_end(rpc_memory *m); /* accepts zeroed */
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * What a peer of a local socket may do, with and without lent memory, as a list of steps: bytes to the
  * socket, questions for memory, anything at all put into it and said about it, bells. A server that gives
- * every message back must serve the next peer.
+ * every message back, in two parts and through memory where it may, must serve the next peer.
  */
 #include "daemon/local.h"
 #include "proto/local_memory.h"
@@ -37,7 +37,18 @@ static void on_message(void *data, transport_context *context, const transport_b
     CKKS_ASSERT(nng_msg_alloc(&message, rest.bytes) == 0);
     memcpy(nng_msg_body(message), rest.data, rest.bytes);
     transport_body_free(&s.transport, &rest);
-    transport_reply(context, message, false);
+    local_ticket ticket;
+    local_ticket_take(&ticket, context);
+    if (ticket.out) {
+        const size_t bytes = nng_msg_len(message);
+        (void)local_send(&ticket, message, bytes / 2);
+        (void)local_send(&ticket, message, bytes);
+    }
+    if (ticket.sent)
+        local_replied(context, message, &ticket, nng_msg_len(message));
+    else
+        transport_reply(context, message, false);
+    local_ticket_give(&ticket);
 }
 static void on_lost(void *data, transport_context *context) {
     (void)data;
@@ -65,6 +76,7 @@ static void start(void) {
     s.config.ipc_mode = 0600;
     CKKS_ASSERT(loop_init(&s.loop, NULL) == CKKS_OK);
     CKKS_ASSERT(transport_open(&s.transport, &s.loop, &s.config, 2, &callbacks, NULL) == CKKS_OK);
+    s.transport.replies_go_early = true;
     transport_lend_blocks(&s.transport, s.blocks, sizeof s.blocks, 1);
     (void)atexit(stop);
 }
@@ -75,7 +87,8 @@ static void turn(void) {
 
 typedef struct peer {
     int fd;
-    local_memory_head *head; /* NULL: none */
+    local_memory_head *head; /* NULL: none; of what may be written, that is for requests */
+    bool has_replies;
 } peer;
 
 /* What came back, of no interest but for memory. */
@@ -91,10 +104,15 @@ static void hear(peer *p) {
         int memory;
         if (!c) continue;
         memcpy(&memory, CMSG_DATA(c), sizeof memory);
-        CKKS_ASSERT(!p->head);
-        p->head = mmap(NULL, MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-        CKKS_ASSERT(p->head != MAP_FAILED);
+        void *at = mmap(NULL, MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
         close(memory);
+        if (at == MAP_FAILED) { /* for replies: to be read only */
+            CKKS_ASSERT(!p->has_replies);
+            p->has_replies = true;
+            continue;
+        }
+        CKKS_ASSERT(!p->head);
+        p->head = at;
     }
 }
 
@@ -113,7 +131,7 @@ static void step(peer *p, uint8_t what, uint32_t argument, const uint8_t *bytes,
     static const uint8_t bell = LOCAL_MEMORY_BELL;
     static const uint8_t greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     static const uint8_t small[17] = {1, 0, 0, 0, 0, 0, 0, 0, 8, 0x80, 0, 0, 1, 'a', 'b', 'c', 'd'};
-    switch (what % 9) {
+    switch (what % 12) {
     case 0:
         tell(p, greeting, sizeof greeting);
         break;
@@ -130,13 +148,23 @@ static void step(peer *p, uint8_t what, uint32_t argument, const uint8_t *bytes,
         tell(p, &bell, 1);
         break;
     case 5:
-        if (p->head) atomic_store(&p->head->have, (uint64_t)argument << (what / 9 % 48));
+        if (p->head) atomic_store(&p->head->have, (uint64_t)argument << (what / 12 % 48));
         break;
     case 6:
         if (p->head && count) memcpy((uint8_t *)p->head + argument % (MAP_BYTES - count), bytes, count);
         break;
     case 7:
         tell_prefix(p, 1, argument);
+        break;
+    case 9:
+        tell_prefix(p, LOCAL_MEMORY_TYPE_LEND_REPLIES, 0);
+        break;
+    case 10: /* a message, of which what follows is the beginning, that frees the memory for replies */
+        tell_prefix(p, LOCAL_MEMORY_FREE | 1, argument);
+        tell(p, small + 9, 4);
+        break;
+    case 11:
+        tell_prefix(p, LOCAL_MEMORY_FREE | LOCAL_MEMORY_TYPE, argument);
         break;
     default:
         tell(p, bytes, count);

@@ -4,6 +4,7 @@ that come back in several ciphertexts."""
 import filecmp
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -37,6 +38,17 @@ def one_request_has_one_answer(user, model):
     assert filecmp.cmp(user.path("answer-1.ct"), user.path("answer-2.ct"), shallow=False)
 
 
+def replies_through_memory_are_those_through_the_socket(user, daemon, model):
+    """One connection: its first reply comes through the socket, the next through memory, and all have the same words."""
+    def through_memory():
+        return int(re.search(r"^ckksd_local_memory_replies_total (\d+)$", daemon.http("/metrics")[1], re.M).group(1))
+    before = through_memory()
+    load = user.json("bench", "load", model, "--slots", "1", "--seconds", "1", "--inputs", "1", "--server", daemon.addresses()["ipc"])
+    run = load["runs"][0]
+    assert run["wrong"] == 0 and run["answers"] > 0
+    assert run["answers"] < 2 or through_memory() > before
+
+
 def a_key_set_of_other_parameters_is_refused_before_anything_is_computed(user):
     sets = {s["key_set"] for s in user.json("status")["key_sets"]}
     user.expect(0, "encrypt", "retrieval", ROWS["retrieval"][0], "--rows", "1", "-o", user.path("mine-"))
@@ -65,6 +77,7 @@ def main():
     tests.run(encrypted_rows_agree_with_the_clear_model, user, "retrieval", packages["retrieval"], 10, label="retrieval")
     tests.run(one_request_has_one_answer, user, "lola")
     tests.run(one_request_has_one_answer, user, "retrieval")
+    tests.run(replies_through_memory_are_those_through_the_socket, user, daemon, "lola")
     tests.run(a_key_set_of_other_parameters_is_refused_before_anything_is_computed, user)
     tests.run(every_slot_gives_the_words_of_the_cpu, user, packages["lola"])
     assert daemon.stop() == 0

@@ -64,6 +64,8 @@ WRAP(DIR *, opendir, NULL, (const char *path), (path))
 WRAP(void *, mmap, MAP_FAILED, (void *at, size_t bytes, int rights, int flags, int fd, off_t from),
      (at, bytes, rights, flags, fd, from))
 
+WRAP(int, memfd_create, -1, (const char *name, unsigned flags), (name, flags))
+
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...) {

@@ -4,12 +4,8 @@
  */
 #include "client/lib/rpc_memory.h"
 #include "daemon/local_memory.h"
-#include "tests/support/local_words.h"
+#include "tests/support/memory_words.h"
 #include "tests/support/system_fault.h"
-
-#include <sys/mman.h>
-
-#define MAP_BYTES (sizeof(local_memory_head) + LOCAL_MEMORY_BYTES)
 
 static int open_trusting(void **state) {
     const int rc = set_up(state);
@@ -25,31 +21,9 @@ typedef struct borrower {
     uint8_t *area;
 } borrower;
 
-static void put_prefix(int fd, uint8_t type, uint64_t length) {
-    uint8_t prefix[9] = {type};
-    for (int i = 0; i < 8; i++) prefix[1 + i] = (uint8_t)(length >> (56 - 8 * i));
-    put(fd, prefix, sizeof prefix);
-}
-
 /* false: hung up on */
 static bool ask(borrower *b) {
-    uint8_t text[9];
-    char beside[CMSG_SPACE(sizeof(int))];
-    struct iovec part = {text, sizeof text};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = beside, .msg_controllen = sizeof beside};
-    b->memory = -1;
-    put_prefix(b->fd, LOCAL_MEMORY_TYPE_LEND, 0);
-    struct pollfd one = {.fd = b->fd, .events = POLLIN};
-    if (poll(&one, 1, WAIT_MS) != 1 || recvmsg(b->fd, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof text)
-        return false;
-    assert_int_equal(text[0], LOCAL_MEMORY_TYPE_LEND);
-    uint64_t bytes = 0;
-    for (int i = 1; i < 9; i++) bytes = bytes << 8 | text[i];
-    const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-    if (c) memcpy(&b->memory, CMSG_DATA(c), sizeof b->memory);
-    assert_int_equal(bytes, c ? LOCAL_MEMORY_BYTES : 0);
-    return true;
+    return ask_for_memory(&b->memory, b->fd, LOCAL_MEMORY_TYPE_LEND);
 }
 
 static borrower borrow(void) {
@@ -269,13 +243,13 @@ static void what_was_copied_is_not_read_again_and_no_more_than_the_message_is(vo
 static void where_the_system_has_no_memory_the_peer_is_told(void **state) {
     (void)state;
     uint32_t failures = 0;
-    for (uint64_t n = 1;; n++) { /* its size, then its mapping */
+    for (uint64_t n = 1;; n++) { /* itself, its size, then its mapping */
         int pair[2];
         local_memory m;
         uint8_t text[9] = {0};
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
         system_fault_set(n, ENOMEM);
-        const ckks_status rc = local_memory_lend(&m, pair[0]);
+        const ckks_status rc = local_memory_lend(&m, pair[0], false);
         const bool has_failed = system_fault_calls() >= n;
         system_fault_set(0, 0);
         assert_int_equal(rc, has_failed ? CKKS_RESOURCE_EXHAUSTED : CKKS_OK);
@@ -287,48 +261,18 @@ static void where_the_system_has_no_memory_the_peer_is_told(void **state) {
         if (!has_failed) break;
         failures++;
     }
-    assert_int_equal(failures, 2);
+    assert_int_equal(failures, 3);
     local_memory m;
     int pair[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     close(pair[1]);
-    assert_int_equal(local_memory_lend(&m, pair[0]), CKKS_IO);
+    assert_int_equal(local_memory_lend(&m, pair[0], false), CKKS_IO);
     assert_null(m.head);
-    assert_int_equal(local_memory_refuse(pair[0]), CKKS_IO);
+    assert_int_equal(local_memory_refuse(pair[0], false), CKKS_IO);
     close(pair[0]);
 }
 
 /* ---- the client ---- */
-
-static int count_open(void) {
-    int count = 0;
-    for (int fd = 0; fd < 256; fd++) count += fcntl(fd, F_GETFD) >= 0;
-    return count;
-}
-
-static int memory_of(size_t bytes, int seals) {
-    const int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
-    if (seals) assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
-    return fd;
-}
-
-static void answer(int fd, const void *text, size_t size, const int *beside, size_t count) {
-    char room[CMSG_SPACE(2 * sizeof(int))] = {0};
-    union {
-        const void *in;
-        void *out;
-    } at = {.in = text};
-    struct iovec part = {at.out, size};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (count) {
-        message.msg_control = room, message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-        c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(c), beside, count * sizeof(int));
-    }
-    assert_int_equal(sendmsg(fd, &message, 0), (ssize_t)size);
-}
 
 static void a_client_takes_nothing_from_a_server_that_could_take_it_back(void **state) {
     (void)state;
@@ -364,7 +308,7 @@ static void a_client_takes_nothing_from_a_server_that_could_take_it_back(void **
         int pair[2], fds[2] = {-1, -1};
         rpc_memory m;
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-        assert_int_equal(rpc_memory_receive(&m, pair[0]), EAGAIN);
+        assert_int_equal(rpc_memory_receive(&m, pair[0], LOCAL_MEMORY_TYPE_LEND), EAGAIN);
         for (int k = 0; k < cases[i].count; k++) {
             int ends[2] = {-1, -1};
             if (cases[i].special == FILE_OF_ITS_OWN)
@@ -379,7 +323,7 @@ static void a_client_takes_nothing_from_a_server_that_could_take_it_back(void **
         answer(pair[1], cases[i].text, cases[i].size, fds, (size_t)cases[i].count);
         for (int k = 0; k < cases[i].count; k++) close(fds[k]);
         const int before = count_open();
-        const int rc = rpc_memory_receive(&m, pair[0]);
+        const int rc = rpc_memory_receive(&m, pair[0], LOCAL_MEMORY_TYPE_LEND);
         if (rc != cases[i].rc || (m.head != NULL) != cases[i].takes || count_open() != before)
             fail_msg("%s: %d, %s, %d more open", cases[i].what, rc, m.head ? "taken" : "not taken",
                      count_open() - before);
@@ -391,20 +335,13 @@ static void a_client_takes_nothing_from_a_server_that_could_take_it_back(void **
         }
         rpc_memory_end(&m);
         close(pair[1]);
-        assert_int_equal(rpc_memory_receive(&m, pair[0]), ECONNRESET);
+        assert_int_equal(rpc_memory_receive(&m, pair[0], LOCAL_MEMORY_TYPE_LEND), ECONNRESET);
         close(pair[0]);
     }
 }
 
-/* mappings of lent memory in this process, the server's and the client's */
 static int count_mappings(void) {
-    char line[512];
-    int count = 0;
-    FILE *file = fopen("/proc/self/maps", "re");
-    assert_non_null(file);
-    while (fgets(line, sizeof line, file)) count += strstr(line, "memfd:ckksd-request") != NULL;
-    fclose(file);
-    return count;
+    return count_mappings_of("memfd:ckksd-request");
 }
 
 static uint8_t large[LOCAL_MEMORY_BYTES + 4096];
@@ -433,7 +370,7 @@ static void a_pipe_borrows_for_large_requests_once_it_had_an_answer(void **state
     fill_large();
     for (int lends = 0; lends < 2; lends++) {
         assert_int_equal(rpc_pipe_dial(&p, s.url, WAIT_MS), 0);
-        rpc_pipe_may_borrow(p, lends);
+        rpc_pipe_may_borrow(p, lends, false);
         assert_int_equal(exchange_large(p, 100000, WAIT_MS), 0);
         assert_int_equal(count_mappings(), 0); /* nothing was answered before it */
         assert_int_equal(exchange_large(p, 1000, WAIT_MS), 0);
@@ -461,7 +398,7 @@ static void a_client_that_is_refused_sends_as_ever(void **state) {
     fill_large();
     atomic_store(&s.trusts, false);
     assert_int_equal(rpc_pipe_dial(&p, s.url, WAIT_MS), 0);
-    rpc_pipe_may_borrow(p, true);
+    rpc_pipe_may_borrow(p, true, false);
     for (int i = 0; i < 4; i++) assert_int_equal(exchange_large(p, 100000, WAIT_MS), 0);
     assert_int_equal(count_mappings(), 0);
     rpc_pipe_close(p);
