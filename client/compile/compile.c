@@ -322,8 +322,9 @@ static ckks_status try_parameters(compilation *c, ckks_error *err) {
         err, CKKS_PRECISION, "parameters",
         "scores would be off by %.2g, a thousandth of their range is %.2g: values between its layers are "
         "far larger than the scores. Scale the columns (StandardScaler) or regularise more and "
-        "train again",
-        c->promised_error * c->score_scale, allowed * c->score_scale);
+        "train again%s",
+        c->promised_error * c->score_scale, allowed * c->score_scale,
+        c->options.log_n ? "; a larger --log-n may do" : "");
 }
 
 /* which layers take the levels, for those who must make their model flatter */
@@ -389,6 +390,12 @@ static ckks_status search_parameters(compilation *c, ckks_error *err) {
                                  .log_n = c->options.log_n,
                                  .allow_insecure = c->options.allow_insecure};
     ckks_status rc = rank_parameters(ranks, &count, c, &wish, &last);
+    if (rc == CKKS_INSECURE_PARAMETERS && wish.log_n)
+        return ckks_error_set(
+            err, rc, "log_n",
+            "N = 2^%u is too small for this model, a larger one is needed, or none asked for: "
+            "%.160s",
+            wish.log_n, last.message);
     if (rc == CKKS_NOT_FOUND && !wish.log_n && wish.depth) return refuse_depth(c, wish.depth, err);
     for (uint32_t i = 0; i < count && rc == CKKS_OK; i++) {
         uint32_t row = ranks[i].row;
@@ -468,8 +475,8 @@ static ckks_status compile_compatible(compilation *c, ckks_error *err) {
     rc = try_parameters(c, &local);
     if (rc == CKKS_PRECISION)
         return ckks_error_set(err, rc, "compatible_with",
-                              "with the other's parameters (N = 2^%u, scales of 2^%.0f) precision does not "
-                              "suffice: %.120s",
+                              "the other's parameters (N = 2^%u, scales of 2^%.0f) do not do for this model: "
+                              "%.240s",
                               other->log_n, log2(c->choice.scale), local.message);
     if (rc != CKKS_OK) return ckks_error_set(err, rc, local.field, "%s", local.message);
     return report_note(c->report, err,

@@ -44,6 +44,9 @@ typedef struct compilation {
 ckks_status compile_substitute(compilation *c, ckks_error *err);
 ckks_status compile_take_looser(compilation *c, const ckks_error *cause, ckks_error *err);
 double compile_score_range(const compilation *c);
+/* compile_refuse_target: CKKS_PRECISION of field target_error, with the least target that may be had: scores
+ * are `closest` to the original model's at best (`where`: " in ...", or ""). */
+ckks_status compile_refuse_target(const compilation *c, double closest, const char *where, ckks_error *err);
 /* largest difference of `scores`, as decrypted, to the original model's on the calibration rows */
 double compile_difference(const compilation *c, const double *scores);
 /* do clients get a label? */

@@ -22,6 +22,7 @@ typedef struct search {
     compilation *c;
     double allowed; /* error of a decrypted score */
     double wanted;  /* difference to the original model */
+    double closest; /* of what is not too noisy */
     double label_changes_max;
     uint32_t coarse_bits; /* weights of so many bits are too coarse */
     throughput_choice *noisy;
@@ -41,8 +42,11 @@ static bool is_noisier(const search *s, const throughput_choice *t) {
 
 static ckks_status too_noisy(const search *s, double promised, ckks_error *err) {
     return ckks_error_set(err, CKKS_PRECISION, "parameters",
-                          "scores would be off by %.2g, a thousandth of their range is %.2g",
-                          promised * s->c->score_scale, s->allowed * s->c->score_scale);
+                          "scores would be off by %.2g, a thousandth of their range is %.2g: values between "
+                          "its layers are far larger than the scores. Scale the columns (StandardScaler) or "
+                          "regularise more and train again; the latency layout may do%s",
+                          promised * s->c->score_scale, s->allowed * s->c->score_scale,
+                          s->c->options.log_n ? ", or a larger --log-n" : "");
 }
 
 /* CKKS_PRECISION: the next choice may do */
@@ -65,6 +69,7 @@ static ckks_status estimate(search *s, const throughput_choice *choice, arena *s
                               c->score_count, err);
     if (rc != CKKS_OK) return rc;
     c->report->summary.polynomial_error = compile_difference(c, s->scores);
+    s->closest = fmin(s->closest, c->report->summary.polynomial_error);
     if ((rc = compile_label_changes(&changes, c, s->scores, err)) != CKKS_OK) return rc;
     if (c->report->summary.polynomial_error <= s->wanted && changes <= s->label_changes_max) return CKKS_OK;
     s->coarse_bits = choice->weight_bits;
@@ -72,9 +77,7 @@ static ckks_status estimate(search *s, const throughput_choice *choice, arena *s
         return ckks_error_set(err, CKKS_PRECISION, "target_error",
                               "%.2g %% of labels would be expected to differ from the original model's",
                               100 * changes);
-    return ckks_error_set(err, CKKS_PRECISION, "target_error",
-                          "scores differ by %.3g from the original model's, %.3g was asked for",
-                          c->report->summary.polynomial_error, s->wanted);
+    return compile_refuse_target(c, c->report->summary.polynomial_error, "", err);
 }
 
 static ckks_status prove(search *s, const throughput_choice *choice, ckks_error *err) {
@@ -148,6 +151,7 @@ ckks_status compile_throughput(compilation *c, ckks_error *err) {
     search s = {.c = c,
                 .allowed = allowed / FINER,
                 .wanted = fmin(wanted, polynomials + wanted / FINER),
+                .closest = INFINITY,
                 .label_changes_max = c->label_changes_max};
     throughput_choice *list;
     uint32_t count;
@@ -161,7 +165,12 @@ ckks_status compile_throughput(compilation *c, ckks_error *err) {
     ckks_error finer = {0};
     if ((rc = find_choice(&s, list, count, &finer)) == CKKS_PRECISION) {
         s.allowed = allowed, s.wanted = wanted, s.label_changes_max = INFINITY;
-        rc = find_choice(&s, list, count, err);
+        ckks_error last = {0};
+        rc = find_choice(&s, list, count, &last);
+        /* finer ones were tried in vain: their noise is not what stands in the way of this target */
+        if (rc == CKKS_PRECISION && isfinite(s.closest) && s.closest > wanted)
+            return compile_refuse_target(c, s.closest, " in the throughput layout", err);
+        if (rc != CKKS_OK) return ckks_error_set(err, rc, last.field, "%s", last.message);
     } else if (rc != CKKS_OK) {
         return ckks_error_set(err, rc, finer.field, "%s", finer.message);
     }

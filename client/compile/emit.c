@@ -104,7 +104,8 @@ static ckks_status choose_end_scale(emission *e, ckks_error *err) {
     }
     for (uint32_t i = 0; i < x->count; i++) squares += x->peak[i] * x->peak[i];
     if (!(worst > 0) || !(squares > 0))
-        return ckks_error_set(err, CKKS_PRECISION, n->source, "its values are all zero");
+        return ckks_error_set(err, CKKS_PRECISION, n->source,
+                              "all its weights or inputs are zero: there is nothing to compute");
     e->end_scale = exp2(floor(log2((double)e->params->prime[0] / 2 / worst)));
     const double rounded = squares * params_slot_count_max(e->params) / 12;
     e->nominal = exp2(round(log2(e->end_scale * sqrt(fresh * norm / rounded)) / 2));

@@ -185,16 +185,36 @@ static ckks_status try_tolerance(candidate *out, compilation *c, double toleranc
     return compile_label_changes(&out->is.label_changes, c, out->scores, err);
 }
 
+/* Of two digits, so that it is allowed when it is typed in. */
+static double rounded_up(double share) {
+    const double unit = pow(10, floor(log10(share)) - 1);
+    return ceil(share / unit * (1 + 1e-9)) * unit;
+}
+
+ckks_status compile_refuse_target(const compilation *c, double closest, const char *where, ckks_error *err) {
+    const double range = compile_score_range(c), share = rounded_up(closest / range);
+    char way_out[128];
+    if (share <= 1)
+        snprintf(way_out, sizeof way_out, "give --target-error %.2g or more%s", share,
+                 share <= DEFAULT_TARGET_ERROR ? ", or leave it out" : "");
+    else
+        snprintf(way_out, sizeof way_out,
+                 "scale the columns (StandardScaler) or regularise more and train again");
+    return ckks_error_set(err, CKKS_PRECISION, "target_error",
+                          "scores would differ by %.3g from the original model's%s, %.3g is the target: %s",
+                          closest, where, c->options.target_error * range, way_out);
+}
+
 /* tighter and tighter polynomials until the scores on the calibration rows are as close as asked */
 static ckks_status reach_error(candidate *out, double *tolerance, compilation *c, ckks_error *err) {
+    double closest = INFINITY;
     for (int halvings = 0; halvings < HALVINGS; halvings++) {
         *tolerance = ldexp(0.1, -halvings);
         const ckks_status rc = try_tolerance(out, c, *tolerance, err);
         if (rc != CKKS_OK || out->is.error_share <= c->options.target_error) return rc;
+        closest = fmin(closest, out->is.error);
     }
-    return ckks_error_set(err, CKKS_PRECISION, "target_error",
-                          "scores differ by %.3g from the original model's, %.3g was asked for",
-                          out->is.error, c->options.target_error * compile_score_range(c));
+    return compile_refuse_target(c, closest, "", err);
 }
 
 /* the next set that is closer; false: there is none near */

@@ -180,7 +180,7 @@ ckks_status throughput_choices(throughput_choice **out, uint32_t *count, const i
                 }
     }
     if (!*count)
-        return ckks_error_set(err, CKKS_INSECURE_PARAMETERS, "parameters",
+        return ckks_error_set(err, CKKS_INSECURE_PARAMETERS, log_n ? "log_n" : "parameters",
                               "no parameter set of the throughput layout carries %u levels of activations at "
                               "%u bits of security",
                               c.depth, security_bits);

@@ -43,6 +43,7 @@ static const char *way_out(const ckks_error *err, bool has_key) {
                    ? "this token lacks the scope; the operator makes one with ckksctl token add"
                    : "";
     case CKKS_INSECURE_PARAMETERS:
+        if (!strcmp(err->field, "log_n")) return "leave --log-n out, or give a larger one";
         return "do not encrypt for this server; --allow-insecure is for tests with data that is no secret";
     case CKKS_UNTRUSTED_SERVER:
         if (!strcmp(err->field, "certificate"))

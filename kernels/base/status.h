@@ -77,7 +77,7 @@ typedef enum rpc_code {
     X(CKKS_RECORDING_VIOLATION, RPC_INTERNAL, "", false, "not allowed inside a recorded region")             \
     X(CKKS_ALIASING, RPC_INVALID_ARGUMENT, "", false, "storage is shared where it must not be")              \
     X(CKKS_OUT_OF_RANGE, RPC_OUT_OF_RANGE, "", false, "value out of range")                                  \
-    X(CKKS_PRECISION, RPC_OUT_OF_RANGE, "", false, "a coefficient does not fit the modulus at this level")   \
+    X(CKKS_PRECISION, RPC_OUT_OF_RANGE, "", false, "precision does not suffice")                             \
     X(CKKS_RESOURCE_EXHAUSTED, RPC_RESOURCE_EXHAUSTED, "", true, "out of memory or budget")                  \
     X(CKKS_QUOTA, RPC_RESOURCE_EXHAUSTED, "QUOTA", false, "quota exceeded")                                  \
     X(CKKS_QUEUE_FULL, RPC_RESOURCE_EXHAUSTED, "QUEUE_FULL", true, "queue is full")                          \

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -172,6 +173,28 @@ def a_second_model_takes_the_parameters_of_the_first(here):
     here.expect(3, *credit, "--compatible-with", here.path("pima.ckm"), "--layout", "throughput", "-o", here.path("never.ckm"))
 
 
+def more_precision_than_there_is_is_refused_with_what_can_be_had(here):
+    command = ["compile", f"{PIMA}/pima-diabetes.onnx", "--calibration", f"{PIMA}/calibration.csv", "-q", "-o", here.path("fine.ckm")]
+    for more in ([], ["--layout", "throughput"]):
+        said = here.expect(3, *command, *more, "--target-error", "1e-9").stderr
+        assert said.startswith("ckksctl: precision does not suffice: target_error: scores would differ by ") and "coefficient" not in said, said
+        assert "or leave it out" in said and said.count("\n") == 1, said
+        least = re.search("--target-error ([0-9.e-]+) or more", said).group(1)
+        if not more:  # the other layout has errors of its own on top of the polynomials'
+            here.expect(0, *command, "--target-error", least)
+            here.expect(3, *command, "--target-error", str(float(least) / 2))
+        error = here.json(*command, *more, "--target-error", "1e-9", code=3)["error"]
+        assert (error["code"], error["field"]) == ("CKKS_PRECISION", "target_error")
+    here.expect(0, *command, "--layout", "throughput")
+
+
+def a_ring_that_is_too_small_is_nobody_elses_fault(here):
+    command = ["compile", f"{PIMA}/pima-diabetes.onnx", "--calibration", f"{PIMA}/calibration.csv", "-q", "-o", here.path("small.ckm")]
+    for more in (["--log-n", "12"], ["--log-n", "11", "--layout", "throughput"]):
+        said = here.run(*command, *more).stderr
+        assert ": log_n: " in said and "leave --log-n out" in said and "server" not in said, said
+
+
 def a_table_with_text_goes_through_the_daemon(here):
     daemon = harness.Daemon({"credit": here.path("credit.ckm")})
     user = None
@@ -212,6 +235,8 @@ def main():
     tests.run(check_names_columns_and_layers_outside, here)
     tests.run(explain_goes_through_the_layers, here)
     tests.run(a_second_model_takes_the_parameters_of_the_first, here)
+    tests.run(more_precision_than_there_is_is_refused_with_what_can_be_had, here)
+    tests.run(a_ring_that_is_too_small_is_nobody_elses_fault, here)
     tests.run(a_table_with_text_goes_through_the_daemon, here)
     shutil.rmtree(here.folder)
     tests.finish()
