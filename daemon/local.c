@@ -529,8 +529,7 @@ static void on_connection(uv_stream_t *stream, int status) {
     int send_bytes = SEND_BYTES;
     uv_os_fd_t fd;
     if (is_accepted) (void)uv_send_buffer_size((uv_handle_t *)&p->uv, &send_bytes);
-    if (is_accepted && uv_fileno((const uv_handle_t *)&p->uv, &fd) == 0)
-        p->out = local_out_create(fd, t->replies_go_early);
+    if (is_accepted && uv_fileno((const uv_handle_t *)&p->uv, &fd) == 0) p->out = local_out_create(fd);
     if (!transport_pipe_add(t, p->id, p->kind) || !p->out ||
         uv_try_write((uv_stream_t *)&p->uv, &hello, 1) != (int)GREETING_BYTES ||
         uv_read_start((uv_stream_t *)&p->uv, on_room, on_read) != 0)

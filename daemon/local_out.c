@@ -10,11 +10,11 @@
 
 /* ---- the way out ---- */
 
-local_out *local_out_create(int fd, bool is_read_beside) {
+local_out *local_out_create(int fd) {
     local_out *out = calloc(1, sizeof *out);
     if (!out) return NULL;
     pthread_mutex_init(&out->lock, NULL);
-    out->fd = fd, out->is_open = true, out->users = 1, out->is_read_beside = is_read_beside;
+    out->fd = fd, out->is_open = true, out->users = 1;
     return out;
 }
 
@@ -132,8 +132,7 @@ static bool take_area(local_ticket *ticket, size_t bytes) {
     local_out *out = ticket->out;
     if (!ticket->may_use_memory || bytes < LOCAL_MEMORY_REPLY_MIN || bytes > LOCAL_MEMORY_BYTES) return false;
     pthread_mutex_lock(&out->lock);
-    const bool is_ours = out->replies.head && out->is_open && out->area == LOCAL_AREA_FREE &&
-                         !out->loop_writes && !out->has_rest;
+    const bool is_ours = out->replies.head && out->is_open && out->area == LOCAL_AREA_FREE;
     if (is_ours) out->area = LOCAL_AREA_TAKEN, out->area_is_written = true;
     pthread_mutex_unlock(&out->lock);
     if (!is_ours) return false;
@@ -151,14 +150,13 @@ size_t local_ticket_rest(uint8_t *to, const local_ticket *ticket, size_t bytes) 
     return size - ticket->sent;
 }
 
-/* Into memory, and what announces it to the socket: at once if the peer reads beside us, else with the bell.
- */
+/* Into memory, and what announces it to the socket: at once, and with the last byte the bell. */
 static size_t send_in_memory(local_ticket *ticket, nng_msg *message, size_t bytes) {
     local_out *out = ticket->out;
     uint8_t head[LOCAL_HEAD_MAX], bell = LOCAL_MEMORY_BELL;
     const bool is_all = bytes == nng_msg_len(message);
     local_memory_put(&out->replies, &ticket->copied, nng_msg_body(message), bytes);
-    if (!is_all && (!out->is_read_beside || ticket->sent)) return ticket->sent;
+    if (!is_all && ticket->sent) return ticket->sent;
     const size_t head_bytes =
         local_head(head, LOCAL_MEMORY_TYPE_REPLY, ticket->trail, ticket->trail_bytes, nng_msg_len(message));
     pthread_mutex_lock(&out->lock);
@@ -180,7 +178,6 @@ size_t local_send(local_ticket *ticket, nng_msg *message, size_t bytes) {
     CKKS_ASSERT(bytes <= size);
     if (!ticket->sent && !ticket->is_in_memory) ticket->is_in_memory = take_area(ticket, size);
     if (ticket->is_in_memory) return send_in_memory(ticket, message, bytes);
-    if (bytes < size && !out->is_read_beside) return ticket->sent;
     const size_t head_bytes = local_head(head, LOCAL_TYPE_MESSAGE, ticket->trail, ticket->trail_bytes, size);
     CKKS_ASSERT(head_bytes + bytes >= ticket->sent);
     pthread_mutex_lock(&out->lock);

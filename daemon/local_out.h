@@ -32,7 +32,6 @@ typedef struct local_out {
     bool is_open;
     bool has_rest;        /* a thread wrote a part of a reply, and the loop was not told */
     uint32_t loop_writes; /* that the loop has not finished */
-    bool is_read_beside;  /* constant: replies go before they are whole */
     local_memory replies; /* set once */
     local_area area;
     bool area_is_written; /* a thread is at it */
@@ -54,7 +53,7 @@ typedef struct local_ticket {
 } local_ticket;
 
 /* local_out_create: NULL without memory. `fd` stays the caller's. */
-local_out *local_out_create(int fd, bool is_read_beside);
+local_out *local_out_create(int fd);
 void local_out_join(local_out *out);  /* one user more */
 void local_out_leave(local_out *out); /* one less; the last frees it. Accepts NULL. Any thread. */
 /* local_out_close: nobody writes to its descriptor any more. */
@@ -78,7 +77,7 @@ size_t local_head(uint8_t head[LOCAL_HEAD_MAX], uint8_t type, const uint8_t *tra
 void local_ticket_give(local_ticket *ticket);
 /* local_send writes the reply up to its first `bytes` from where the last call came to, without waiting: the
  * rest of the message may still be in the making (its length must stand). Less if the socket is full; nothing
- * if others write to the peer or it is gone, or before the whole is there unless it is read beside us.
+ * if others write to the peer or it is gone.
  * Returns how many bytes the socket took in all: of those that the reply has with what stands in front of it,
  * or, where it goes through memory, of those that announce it. The message stays the caller's. Once a byte
  * went, others wait until local_replied, and the last call must be one with the whole reply. One thread at a

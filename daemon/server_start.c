@@ -26,7 +26,6 @@
 #define ROUSE_BYTES_MIN   4096u
 #define BLOCK_BYTES       (1ull << 20)
 #define SPIN_CORES_MIN    8u
-#define EARLY_CORES_MIN   4u
 #define SPIN_US           200u
 
 #define DESCRIPTORS_SPARE                                                                                    \
@@ -221,12 +220,6 @@ static void set_spin(server *s) {
     s->loop.spin_ns = s->slots.spin_ns = us * 1000;
 }
 
-/* Replies in pieces pay where who reads them has a core of its own: else it is woken for a piece, and takes
- * the slot's. */
-static bool replies_go_early(const server *s) {
-    return s->loop.spin_ns > 0 || server_cores() >= EARLY_CORES_MIN;
-}
-
 /* Local requests arrive where the device copies from: as many as run, and as many again that wait. */
 static ckks_status lend_blocks(server *s, ckks_error *err) {
     uint32_t count = 2 * server_slot_count(s);
@@ -284,7 +277,6 @@ ckks_status server_start(server *s, ckks_error *err) {
     if ((rc = transport_open(&s->transport, &s->loop, &s->config, s->config.requests_max + SPARE_CONTEXTS,
                              &callbacks, err)) != CKKS_OK)
         goto out;
-    s->transport.replies_go_early = replies_go_early(s);
     if ((rc = lend_blocks(s, err)) != CKKS_OK) goto out;
     if ((rc = models_init(&s->models, err)) != CKKS_OK) goto out;
     if ((rc = start_timers(s, err)) != CKKS_OK) goto out;

@@ -134,8 +134,7 @@ typedef struct transport {
     loop_event displaced; /* a local pipe, by one that nng's threads let in */
     list_node local_peers, local_listeners;
     uint32_t local_serial;
-    uint32_t lent_max;     /* local peers that are lent memory of each kind at one time */
-    bool replies_go_early; /* local ones, piece by piece while they are made; the owner's to set */
+    uint32_t lent_max; /* local peers that are lent memory of each kind at one time */
     transport_block blocks[TRANSPORT_BLOCKS_MAX];
     uint32_t block_count;
     uint64_t block_bytes;

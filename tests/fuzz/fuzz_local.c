@@ -76,7 +76,6 @@ static void start(void) {
     s.config.ipc_mode = 0600;
     CKKS_ASSERT(loop_init(&s.loop, NULL) == CKKS_OK);
     CKKS_ASSERT(transport_open(&s.transport, &s.loop, &s.config, 2, &callbacks, NULL) == CKKS_OK);
-    s.transport.replies_go_early = true;
     transport_lend_blocks(&s.transport, s.blocks, sizeof s.blocks, 1);
     (void)atexit(stop);
 }

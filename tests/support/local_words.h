@@ -51,10 +51,9 @@ static struct {
     loop_event tell;
     pthread_t thread;
     _Atomic int command; /* loop thread: what to do */
-    _Atomic uint32_t seen, lost, in_blocks;
+    _Atomic uint32_t seen, lost, in_blocks, held_ever;
     _Atomic bool trusts;                                           /* every message shows a good token */
     uint64_t spin_ns;                                              /* of the loop */
-    bool replies_wait;                                             /* until they are whole */
     void (*handler)(transport_context *context, nng_msg *message); /* NULL: messages go back, see below */
     _Alignas(64) uint8_t blocks[BLOCKS][BLOCK_BYTES];
     local_ticket ticket;
@@ -89,6 +88,7 @@ static void on_message(void *data, transport_context *context, const transport_b
     }
     CKKS_ASSERT(s.held_count < CONTEXTS);
     s.held[s.held_count++] = (held){context, message};
+    atomic_fetch_add(&s.held_ever, 1);
 }
 
 static void on_lost(void *data, transport_context *context) {
@@ -154,7 +154,6 @@ static ckks_status open_server(ckks_error *err) {
     s.loop.spin_ns = s.spin_ns;
     atomic_store(&s.seen, 0), atomic_store(&s.lost, 0), atomic_store(&s.is_holding, false);
     const ckks_status rc = transport_open(&s.transport, &s.loop, &s.config, CONTEXTS, &callbacks, err);
-    s.transport.replies_go_early = !s.replies_wait;
     if (rc == CKKS_OK) transport_lend_blocks(&s.transport, &s.blocks[0][0], BLOCK_BYTES, BLOCKS);
     if (rc != CKKS_OK)
         loop_fini(&s.loop);
@@ -173,12 +172,14 @@ static void close_server(void) {
     loop_fini(&s.loop);
 }
 
-static uint64_t spin_ns; /* of the loops of this round */
+/* of the servers of this round */
+static uint64_t spin_ns;
+static void (*handler)(transport_context *context, nng_msg *message);
 
 static int set_up(void **state) {
     (void)state;
     memset(&s, 0, sizeof s);
-    s.spin_ns = spin_ns;
+    s.spin_ns = spin_ns, s.handler = handler;
     temporary_folder(s.folder, sizeof s.folder, "test-local");
     snprintf(s.path, sizeof s.path, "%s/bulk", s.folder);
     snprintf(s.url, sizeof s.url, "ipc://%s", s.path);
