@@ -41,6 +41,7 @@ struct rpc_pipe {
     rpc_pipe *next;
     int fd;
     uint32_t id;                                    /* of the last request */
+    uint32_t owed;                                  /* replies, to requests that were given up among them */
     bool is_broken;                                 /* in the middle of a message: of no more use */
     bool is_seasoned;                               /* had an answer before: the server may have gone since */
     bool may_borrow;                                /* the server lends memory, and was not asked yet */
@@ -315,6 +316,7 @@ static int read_message(nng_msg **out, rpc_trip *trip, uint32_t *id, rpc_pipe *p
         *out = NULL;
         return rc;
     }
+    if (p->owed) p->owed--;
     p->wants_for_replies = bytes - 4 >= LOCAL_MEMORY_REPLY_MIN;
     p->is_broken = false;
     trip->done_ns = rpc_now_ns();
@@ -341,7 +343,7 @@ static int borrow(rpc_memory *out, bool *may_borrow, rpc_pipe *p, uint8_t type, 
 /* What there may be for a request of `bytes` and its reply. */
 static int borrow_some(rpc_pipe *p, uint64_t bytes, uint64_t until_ns) {
     int rc = 0;
-    if (!p->is_seasoned) return 0;
+    if (!p->is_seasoned || p->owed) return 0; /* the answer would be one of those */
     if (p->may_borrow && bytes >= LOCAL_MEMORY_MESSAGE_MIN)
         rc = borrow(&p->memory, &p->may_borrow, p, LOCAL_MEMORY_TYPE_LEND, until_ns);
     if (rc == 0 && p->may_borrow_for_replies && p->wants_for_replies)
@@ -386,6 +388,7 @@ int rpc_pipe_exchange(nng_msg **reply, rpc_trip *trip, rpc_pipe *p, struct iovec
     if ((rc = borrow_some(p, bytes, until_ns)) != 0) return rc;
     p->is_broken = true;
     if ((rc = send_request(&lies_in_memory, p, parts, count, bytes, until_ns)) != 0) return rc;
+    p->owed++;
     /* silence is the end of a pipe whose memory somebody may still write or read */
     const bool needs_answer = lies_in_memory || p->replies.head;
     p->is_broken = needs_answer;

@@ -426,6 +426,25 @@ static void a_pipe_whose_request_in_memory_heard_nothing_is_not_used_again(void 
     pthread_mutex_destroy(&socket.idle_lock);
 }
 
+/* What comes next is not the answer to a question. */
+static void a_pipe_that_is_owed_a_reply_asks_for_nothing(void **state) {
+    (void)state;
+    rpc_pipe *p;
+    fill_large();
+    assert_int_equal(rpc_pipe_dial(&p, s.url, WAIT_MS), 0);
+    rpc_pipe_may_borrow(p, true, true);
+    assert_int_equal(exchange_large(p, 1000, WAIT_MS), 0);
+    atomic_store(&s.is_holding, true);
+    assert_int_equal(exchange_large(p, 2000, 20), NNG_ETIMEDOUT);
+    for (int i = 0; i < WAIT_MS && !atomic_load(&s.held_ever); i++) usleep(1000);
+    tell(LET_GO);
+    assert_int_equal(exchange_large(p, 100000, WAIT_MS), 0);
+    assert_int_equal(count_mappings(), 0);
+    assert_int_equal(exchange_large(p, 100000, WAIT_MS), 0); /* it is owed none now */
+    assert_int_equal(count_mappings(), 2);
+    rpc_pipe_close(p);
+}
+
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_trusting, tear_down)
     const struct CMUnitTest tests[] = {
@@ -439,6 +458,7 @@ int main(void) {
         TEST(a_pipe_borrows_for_large_requests_once_it_had_an_answer),
         TEST(a_client_that_is_refused_sends_as_ever),
         TEST(a_pipe_whose_request_in_memory_heard_nothing_is_not_used_again),
+        TEST(a_pipe_that_is_owed_a_reply_asks_for_nothing),
     };
     const struct CMUnitTest alone[] = {
         cmocka_unit_test(what_was_copied_is_not_read_again_and_no_more_than_the_message_is),
