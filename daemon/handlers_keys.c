@@ -20,12 +20,14 @@ typedef struct call {
     keystore_missing missing;
     uint64_t bytes, expires_s;
     keystore_record record;
+    key_entry *room; /* of a commit: for the set */
     ckks_status rc;
     ckks_error err;
 } call;
 
 static void call_end(call *c) {
     keystore_record_fini(&c->record);
+    free(c->room);
     free(c);
 }
 
@@ -161,8 +163,10 @@ static void keys_key_part(Ckksd__V1__Keys_Service *service, const Ckksd__V1__Key
 
 /* ---- KeyCommit ---- */
 
+/* What the catalogue has must be known here: there is room for it before it is committed. */
 static void commit_run(key_job *job) {
     call *c = call_of(job);
+    if ((c->rc = keys_reserve(job->server, &c->room, &c->err)) != CKKS_OK) return;
     c->rc = keystore_commit(store_of(job), c->tenant, c->id, clock_unix_s(), &c->record, &c->err);
 }
 static void commit_done(key_job *job) {
@@ -170,10 +174,8 @@ static void commit_done(key_job *job) {
     Ckksd__V1__KeyCommitReply reply = CKKSD__V1__KEY_COMMIT_REPLY__INIT;
     if (call_failed(c)) return;
     reply.has_bytes = true, reply.bytes = c->record.payload_bytes;
-    if (!keys_find(job->server, c->tenant, c->id) ||
-        keys_find(job->server, c->tenant, c->id)->record.state != KEYSTORE_COMMITTED)
-        c->rc = keys_add(job->server, &c->record, &c->err);
-    if (call_failed(c)) return;
+    const key_entry *known = keys_find(job->server, c->tenant, c->id);
+    if (!known || known->record.state != KEYSTORE_COMMITTED) keys_add(job->server, &c->record, &c->room);
     request_reply(c->request, &reply.base);
     call_end(c);
 }

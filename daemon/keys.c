@@ -28,22 +28,28 @@ key_entry *keys_find(server *s, const char *tenant, const uint8_t id[KEY_SET_ID_
     return NULL;
 }
 
-ckks_status keys_add(server *s, keystore_record *record, ckks_error *err) {
+ckks_status keys_reserve(server *s, key_entry **out, ckks_error *err) {
+    key_entry *entry = calloc(1, sizeof *entry);
+    if (!entry) return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
+    entry->server = s;
+    list_init(&entry->link);
+    list_init(&entry->age);
+    list_init(&entry->waiting);
+    list_init(&entry->pinned);
+    *out = entry;
+    return CKKS_OK;
+}
+
+void keys_add(server *s, keystore_record *record, key_entry **room) {
     key_entry *entry = keys_find(s, record->tenant, record->id);
     if (entry) { /* evicted and uploaded again, or committed twice */
         keystore_record_fini(&entry->record);
     } else {
-        if (!(entry = calloc(1, sizeof *entry)))
-            return ckks_error_set(err, CKKS_RESOURCE_EXHAUSTED, "", "out of memory");
-        entry->server = s;
-        list_init(&entry->age);
-        list_init(&entry->waiting);
-        list_init(&entry->pinned);
+        entry = *room, *room = NULL;
         list_append(bucket_of(&s->keys, record->id), &entry->link);
     }
     entry->record = *record;
     *record = (keystore_record){0};
-    return CKKS_OK;
 }
 
 static void entry_evict(key_entry *entry) {
@@ -365,8 +371,13 @@ void keys_let_go(server *s, inference *inf) {
 
 /* ---- opening, closing ---- */
 
-static ckks_status visit(void *context, keystore_record *record) {
-    return keys_add(context, record, NULL);
+static ckks_status visit(void *context, keystore_record *record, ckks_error *err) {
+    key_entry *room = NULL;
+    const ckks_status rc = keys_reserve(context, &room, err);
+    if (rc != CKKS_OK) return rc;
+    keys_add(context, record, &room);
+    free(room);
+    return CKKS_OK;
 }
 
 ckks_status keys_open(server *s, ckks_error *err) {

@@ -75,8 +75,12 @@ void keys_close(struct server *s);
 
 /* keys_find: NULL for an unknown set and for another tenant's alike. */
 key_entry *keys_find(struct server *s, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES]);
-/* keys_add takes over a committed record (zeroing it). CKKS_RESOURCE_EXHAUSTED. */
-ckks_status keys_add(struct server *s, keystore_record *record, ckks_error *err);
+/* keys_reserve makes room for one more set, so that keys_add cannot fail once the set is committed; the
+ * caller frees *out with free() if it stays. CKKS_RESOURCE_EXHAUSTED. Any thread. */
+ckks_status keys_reserve(struct server *s, key_entry **out, ckks_error *err);
+/* keys_add takes over a committed record (zeroing it), and *room (setting NULL) if the set is not known yet.
+ */
+void keys_add(struct server *s, keystore_record *record, key_entry **room);
 /* keys_found: the catalogue and the folder have the set: it is of use again if it had gone from there. */
 void keys_found(struct server *s, const char *tenant, const uint8_t id[KEY_SET_ID_BYTES]);
 /* keys_remove: the set is gone from the store; requests that use it finish. */

@@ -47,7 +47,8 @@ void keystore_close(keystore *ks) {
     free(ks);
 }
 
-ckks_status keystore_each(keystore *ks, ckks_status (*visit)(void *context, keystore_record *record),
+ckks_status keystore_each(keystore *ks,
+                          ckks_status (*visit)(void *context, keystore_record *record, ckks_error *err),
                           void *context, ckks_error *err) {
     sqlite3_stmt *statement = NULL;
     int n = SQLITE_DONE;
@@ -57,11 +58,17 @@ ckks_status keystore_each(keystore *ks, ckks_status (*visit)(void *context, keys
     while (rc == CKKS_OK && (n = sqlite3_step(statement)) == SQLITE_ROW) {
         keystore_record record;
         ckks_error cause = {0};
-        if (catalogue_read_row(ks, &record, statement, &cause) != CKKS_OK) {
+        rc = catalogue_read_row(ks, &record, statement, &cause);
+        if (rc == CKKS_RESOURCE_EXHAUSTED) { /* nothing is wrong with the row */
+            ckks_error_set(err, rc, cause.field, "%s", cause.message);
+            break;
+        }
+        if (rc != CKKS_OK) {
+            rc = CKKS_OK;
             log_write(LOG_LEVEL_ERROR, "event=key_row_skipped message=\"%.200s\"", cause.message);
             continue;
         }
-        rc = visit(context, &record);
+        rc = visit(context, &record, err);
         keystore_record_fini(&record);
     }
     if (rc == CKKS_OK && n != SQLITE_DONE) rc = sql_fail(ks, "read", err);

@@ -72,7 +72,8 @@ void keystore_close(keystore *ks);
 
 /* keystore_each calls `visit` for every committed or evicted set; the callee may move the record's contents
  * out (zeroing it). A failure of visit ends the walk. */
-ckks_status keystore_each(keystore *ks, ckks_status (*visit)(void *context, keystore_record *record),
+ckks_status keystore_each(keystore *ks,
+                          ckks_status (*visit)(void *context, keystore_record *record, ckks_error *err),
                           void *context, ckks_error *err);
 
 /* keystore_begin: manifest, sizes and quota are checked before anything is made. Repeating it with the same

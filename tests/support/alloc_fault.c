@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -18,18 +19,26 @@ char *__wrap_strndup(const char *text, size_t size);
 
 static _Atomic uint64_t fail_at, calls;
 
-/* of a process that a test has started: CKKSD_TEST_FAIL_ALLOCATIONS=N, from one SIGUSR2 to the next */
+/* of a process that a test has started: CKKSD_TEST_FAIL_ALLOCATIONS=N, from one SIGUSR2 to the next; or
+ * "rising": after the n-th SIGUSR2 the n-th allocation */
 static uint64_t period;
 static _Atomic int is_periodic;
+static _Atomic uint64_t risen;
 
 static void toggle(int number) {
     (void)number;
     atomic_fetch_xor(&is_periodic, 1);
 }
+static void rise(int number) {
+    (void)number;
+    atomic_store(&calls, 0);
+    atomic_store(&fail_at, atomic_fetch_add(&risen, 1) + 1);
+}
 __attribute__((constructor)) static void read_environment(void) {
     const char *text = getenv("CKKSD_TEST_FAIL_ALLOCATIONS");
     period = text ? strtoull(text, NULL, 10) : 0;
     if (period) signal(SIGUSR2, toggle);
+    if (text && strcmp(text, "rising") == 0) signal(SIGUSR2, rise);
 }
 
 static int fails(void) {

@@ -34,7 +34,7 @@ static void must(int code, const char *what, const daemon_reply *r) {
     abort();
 }
 
-void tiny_client_register(tiny_client *c) {
+void tiny_client_upload(tiny_client *c) {
     daemon_reply r;
     daemon_call begin = {.socket = DAEMON_CONTROL,
                          .method = "Keys/KeyBegin",
@@ -55,6 +55,11 @@ void tiny_client_register(tiny_client *c) {
         must(daemon_do(c->d, &send, &r), "KeyPart", &r);
         daemon_reply_fini(&r);
     }
+}
+
+void tiny_client_register(tiny_client *c) {
+    daemon_reply r;
+    tiny_client_upload(c);
     Ckksd__V1__KeyCommitRequest commit = CKKSD__V1__KEY_COMMIT_REQUEST__INIT;
     commit.has_key_set = true, commit.key_set = (ProtobufCBinaryData){KEY_SET_ID_BYTES, c->keys.id};
     daemon_call last = {

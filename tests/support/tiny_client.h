@@ -26,7 +26,8 @@ typedef struct tiny_client {
  * uploads nothing. */
 void tiny_client_init(tiny_client *c, const daemon_fixture *d, const char *token);
 void tiny_client_fini(tiny_client *c);
-/* tiny_client_register uploads the key set; aborts on failure. */
+/* tiny_client_upload sends the key set's parts, tiny_client_register commits them, too; abort on failure. */
+void tiny_client_upload(tiny_client *c);
 void tiny_client_register(tiny_client *c);
 /* tiny_client_encrypt fills packed, seed and request. */
 void tiny_client_encrypt(tiny_client *c, const double x[TINY_SLOTS]);

@@ -112,8 +112,8 @@ static uint32_t files_in(const char *name) {
     closedir(all);
     return count;
 }
-static ckks_status count_record(void *context, keystore_record *record) {
-    (void)record;
+static ckks_status count_record(void *context, keystore_record *record, ckks_error *err) {
+    (void)record, (void)err;
     (*(uint32_t *)context)++;
     return CKKS_OK;
 }
@@ -524,6 +524,27 @@ static void a_deletion_without_memory_deletes_nothing(void **state) {
         }
 }
 
+/* A start without memory fails; it does not forget. */
+static void a_walk_without_memory_skips_no_row(void **state) {
+    (void)state;
+    upload("acme");
+    upload("bolt");
+    for (uint64_t n = 1;; n++) {
+        uint32_t count = 0;
+        ckks_error err = {0};
+        alloc_fault_set(n);
+        const ckks_status rc = keystore_each(ks, count_record, &count, &err);
+        const bool has_failed = alloc_fault_calls() >= n;
+        alloc_fault_set(0);
+        assert_int_equal(rc, has_failed ? CKKS_RESOURCE_EXHAUSTED : CKKS_OK);
+        assert_int_equal(err.code, rc);
+        if (!has_failed) {
+            assert_int_equal(count, 2);
+            break;
+        }
+    }
+}
+
 /* The catalogue lets go of all rows but one of its own. */
 static void hold_rows_of(const char *tenant, const char *exception) {
     sqlite3 *catalogue = NULL;
@@ -596,6 +617,7 @@ int main(void) {
         T(every_failing_allocation_is_reported_and_a_retry_works),
         T(a_deletion_is_whole_or_was_none_whatever_fails_in_it),
         T(a_deletion_without_memory_deletes_nothing),
+        T(a_walk_without_memory_skips_no_row),
         T(a_tenant_with_a_row_that_cannot_go_loses_none),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);

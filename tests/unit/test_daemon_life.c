@@ -343,6 +343,56 @@ static void allocations_that_fail_cost_requests_and_no_more(void **state) {
     }
 }
 
+/* Of a socket that was dialled before memory ran out. -1: there was none for an answer either. */
+static int keys_call(nng_socket s, const char *method, const ProtobufCMessage *input, nng_duration wait_ms,
+                     bool *is_there) {
+    daemon_reply r = {0};
+    const bool is_begin = strcmp(method, "Keys/KeyBegin") == 0;
+    const daemon_call c = {.socket = DAEMON_CONTROL, .method = method, .token = d.alice, .input = input};
+    assert_int_equal(nng_socket_set_ms(s, NNG_OPT_RECVTIMEO, wait_ms), 0);
+    daemon_send(s, daemon_frame(&c));
+    const int code = daemon_receive(s, &r, is_begin ? &ckksd__v1__key_begin_reply__descriptor : NULL)
+                         ? (int)r.header->status->code
+                         : -1;
+    if (is_begin && code == 0) *is_there = ((const Ckksd__V1__KeyBeginReply *)r.payload)->committed;
+    daemon_reply_fini(&r);
+    nng_close(s);
+    return code;
+}
+
+/* What the catalogue says is committed serves; else committing it again does. */
+static void keys_whose_commit_lacked_memory_serve_once_they_are_said_to_be_there(void **state) {
+    (void)state;
+    enum { ROUNDS = 24, CALLS_AFTER = 5 }; /* a commit allocates less often, so many calls more often */
+    uint32_t failures = 0;
+    bool is_there = false;
+    Ckksd__V1__KeyCommitRequest commit = CKKSD__V1__KEY_COMMIT_REQUEST__INIT;
+    Ckksd__V1__KeyDeleteRequest gone = CKKSD__V1__KEY_DELETE_REQUEST__INIT;
+    commit.has_key_set = gone.has_key_set = true;
+    commit.key_set = gone.key_set = (ProtobufCBinaryData){KEY_SET_ID_BYTES, alice.keys.id};
+    start_with_keys(NULL, "CKKSD_TEST_FAIL_ALLOCATIONS=rising", NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        nng_socket after[CALLS_AFTER];
+        assert_int_equal(
+            keys_call(daemon_dial(&d, DAEMON_CONTROL), "Keys/KeyDelete", &gone.base, EVENT_MS, NULL), 0);
+        tiny_client_upload(&alice);
+        nng_socket first = daemon_dial(&d, DAEMON_CONTROL);
+        for (int i = 0; i < CALLS_AFTER; i++) after[i] = daemon_dial(&d, DAEMON_CONTROL);
+        daemon_signal(&d, SIGUSR2);
+        failures += keys_call(first, "Keys/KeyCommit", &commit.base, 200, NULL) != 0;
+        for (int i = 0; i < CALLS_AFTER; i++) /* if it was not the commit's, it is one of these that fails */
+            (void)keys_call(after[i], "Keys/KeyBegin", &alice.keys.begin.base, 200, &is_there);
+        assert_int_equal(keys_call(daemon_dial(&d, DAEMON_CONTROL), "Keys/KeyBegin", &alice.keys.begin.base,
+                                   EVENT_MS, &is_there),
+                         0);
+        if (!is_there) tiny_client_register(&alice);
+        assert_int_equal(tiny_client_infer(&alice, x, 0), 0);
+    }
+    printf("  %u of %u commits failed\n", failures, ROUNDS);
+    assert_true(failures > 5);
+    assert_int_equal(daemon_stop(&d), 0);
+}
+
 static void draining_finishes_what_was_admitted_and_refuses_the_rest(void **state) {
     (void)state;
     start_with_keys(NULL, gate_shut(), NULL);
@@ -472,6 +522,7 @@ int main(void) {
         T(with_two_slots_a_device_error_is_retried_on_the_other),
         T(a_lost_device_ends_the_daemon_for_its_manager_to_restart),
         T(allocations_that_fail_cost_requests_and_no_more),
+        T(keys_whose_commit_lacked_memory_serve_once_they_are_said_to_be_there),
         T(draining_finishes_what_was_admitted_and_refuses_the_rest),
         T(a_drain_that_takes_too_long_answers_whoever_waits),
         T(committed_keys_survive_kill_minus_nine),

@@ -85,8 +85,8 @@ static keystore_state look(const char *tenant, uint32_t *missing_count) {
     if (missing_count) *missing_count = missing.count;
     return is;
 }
-static ckks_status count_one(void *context, keystore_record *record) {
-    (void)record;
+static ckks_status count_one(void *context, keystore_record *record, ckks_error *err) {
+    (void)record, (void)err;
     (*(uint32_t *)context)++;
     return CKKS_OK;
 }
