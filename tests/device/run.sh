@@ -2,7 +2,7 @@
 # Checks a card: what is needed, every test on the CUDA device, compute-sanitizer on those that use it, timings. Run from a
 # device bundle; one report on stdout.
 #   run.sh [needs|tests|sanitize|bench|serve|all]      exit code 0: everything that ran passed
-#   JOBS=6 (processes at a time, over all cards), LIMIT_S=300 (seconds for each), TOTAL_S=1000 (for all of them), SECONDS_EACH=3 (of load),
+#   JOBS=6 (processes at a time, over all cards), LIMIT_S=300 (seconds for each process), TOTAL_S=1000 (for all of them), SECONDS_EACH=3 (of load),
 #   TOOLS="memcheck racecheck" (of compute-sanitizer), LOGS=FOLDER (keeps what each process said)
 #   BUCKETS=8 (processes that the tests are dealt to, for each tool)
 #
@@ -73,7 +73,6 @@ members() { # members GROUP: its tests
     visible) ./device-tests | grep -E "$VISIBLE" ;;
     visible-*) members visible | sed -n "${1#visible-}p" ;;
     rest-*) members rest | awk -v b="${1#rest-}" -v n="$BUCKETS" 'NR % n == b - 1' ;;
-    daemons) ./device-tests | grep -E '^test_daemon' ;;
     sources) echo test_c18_no_bypass ;; # reads the sources
     loss) echo test_device_loss ;; # its children open the card, which a process that has it open cannot pass on
     rest) ./device-tests | grep -vE "$VISIBLE|^test_(daemon.*|cuda_kernels|c18_.*|device_loss)$" ;;
@@ -102,6 +101,16 @@ said_of() { # said_of TEST KEY: its part of the process's output
     [ -f "$work/$2.log" ] || return
     awk -v t="$1" '$0 == "--- " t {on = 1} on {print} index($0, "--- " t ": ") == 1 {exit}' "$work/$2.log"
 }
+unended() { # unended KEY: why a test of that process came to no end
+    local rc s
+    if ! read -r rc s 2>/dev/null <"$work/$1.end"; then
+        echo "not begun: no time left (TOTAL_S)"
+    elif [ "$rc" = 124 ] || [ "$rc" = 137 ]; then
+        echo "not ended: its process was stopped after $s s (LIMIT_S, TOTAL_S)"
+    else
+        echo "not ended: its process ended with exit code $rc after $s s"
+    fi
+}
 count() { sed -n "$1" | awk '{n += $1} END {print n + 0}'; }
 
 # ---- what there is to do ----
@@ -110,7 +119,8 @@ tests() {
     local group t text end rc p f k
     echo "tests on the card, $JOBS processes at a time"
     mkdir -p "$work/source" && tar -xJf tests/source.tar.xz -C "$work/source"
-    local groups="kernels-f64 kernels-i64 daemons rest visible loss sources"
+    local groups # daemons take seconds to start on a card: a process for each of their tests
+    groups="kernels-f64 kernels-i64 $(./device-tests | grep '^test_daemon' | tr '\n' ' ')rest visible loss sources"
     tr ' ' '\n' <<<"$groups" | each run_group
     for group in $groups; do
         for t in $(members "$group"); do
@@ -128,8 +138,8 @@ tests() {
             if [ "$rc" != 0 ] && [ "$f" -eq 0 ]; then f=1; fi
             passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + k))
             printf '  %-32s %3d passed %3d failed %3d skipped%s%s\n' "$t" "$p" "$f" "$k" \
-                "$([[ $end == *card ]] || echo ', uses no card')" \
-                "$([ "$rc" = 0 ] || echo ", exit code ${rc:-none in $LIMIT_S s}")"
+                "$([[ -z $end || $end == *card ]] || echo ', uses no card')" \
+                "$([ "$rc" = 0 ] || echo ", ${rc:+exit code $rc}$([ -n "$rc" ] || unended "$group")")"
             [ "$rc" = 0 ] || grep -aE 'ERROR|Error|LINE|error:|word|failed|0x|fixture|asks for' <<<"$text" | head -n 12 | sed 's/^/      /'
         done
     done
