@@ -98,13 +98,17 @@ static void a_slot_that_is_out_of_service_is_named_while_others_serve(void **sta
     assert_int_equal(daemon_stop(&d), 0);
 }
 
-static void a_model_that_no_slot_serves_is_named_with_its_cause(void **state) {
-    (void)state;
+static void start_with_wrong_model(void) {
     size_t size;
     uint8_t *image = tiny_package_build_wrong(&size, "wrong");
     tiny_package_install_image(models, "wrong", "1", image, size);
     free(image);
     daemon_start(&d, NULL, NULL, NULL);
+}
+
+static void a_model_that_no_slot_serves_is_named_with_its_cause(void **state) {
+    (void)state;
+    start_with_wrong_model();
     assert_int_equal(daemon_http(&d, "/readyz", page, sizeof page), 200);
     assert_non_null(strstr(page, "\r\n\r\nok\nmodel wrong/1: UNAVAILABLE, on no slot: "));
     assert_null(strstr(page, "model tiny"));
@@ -208,11 +212,7 @@ static void a_lost_slot_keeps_no_model_from_going(void **state) {
 /* What is wrong with the package is wrong the next time, too. */
 static void a_model_whose_package_is_wrong_is_not_tried_again(void **state) {
     (void)state;
-    size_t size;
-    uint8_t *image = tiny_package_build_wrong(&size, "wrong");
-    tiny_package_install_image(models, "wrong", "1", image, size);
-    free(image);
-    daemon_start(&d, NULL, NULL, NULL);
+    start_with_wrong_model();
     assert_true(daemon_logged(&d, "event=model_unavailable model=wrong"));
     assert_false(daemon_logged(&d, "event=model_retry"));
     assert_int_equal(daemon_stop(&d), 0);
