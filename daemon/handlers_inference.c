@@ -45,7 +45,7 @@ static void on_server_ready(Ckksd__V1__Inference_Service *service, const Ckksd__
     state.troubles = list;
     LIST_EACH(link, &s->models.all) {
         const model *m = LIST_ENTRY(link, model, link);
-        if (m->state == MODEL_RETIRING || m->state == MODEL_RETIRED || model_slot_count(s, m)) continue;
+        if (!model_is_expected(m) || model_slot_count(s, m)) continue;
         const size_t i = state.n_troubles++;
         describe_trouble(&items[i], m, now);
         snprintf(names[i], sizeof names[0], "%s/%s", m->name, m->version);

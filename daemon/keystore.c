@@ -215,7 +215,7 @@ static void remove_file(const char *path) {
 static ckks_status drop_payload(keystore *ks, const uint8_t *id, ckks_error *err) {
     bool is_named = true;
     char path[KEYSTORE_PATH_SIZE];
-    const ckks_status rc = catalogue_names_payload(ks, id, &is_named, err);
+    const ckks_status rc = catalogue_names_payload(ks, id, NULL, &is_named, err);
     if (rc == CKKS_OK && !is_named) (void)unlink(payload_path(ks, path, id));
     return rc;
 }
@@ -226,7 +226,7 @@ static ckks_status drop_set(keystore *ks, const char *tenant, const uint8_t *id,
     ckks_status rc;
     bool is_shared = true;
     char path[KEYSTORE_PATH_SIZE];
-    if ((rc = catalogue_shares_payload(ks, tenant, id, &is_shared, err)) != CKKS_OK) return rc;
+    if ((rc = catalogue_names_payload(ks, id, tenant, &is_shared, err)) != CKKS_OK) return rc;
     if ((rc = drop_row(ks, tenant, id, err)) != CKKS_OK) return rc;
     if (!has_payload) remove_file(staging_path(ks, path, tenant, id));
     if (!is_shared) remove_file(payload_path(ks, path, id));
@@ -628,7 +628,7 @@ ckks_status keystore_evict(keystore *ks, const char *tenant, const uint8_t id[KE
     char path[KEYSTORE_PATH_SIZE];
     ckks_error first = {0};
     *is_evicted = false;
-    if ((rc = catalogue_shares_payload(ks, tenant, id, &is_shared, err)) != CKKS_OK) return rc;
+    if ((rc = catalogue_names_payload(ks, id, tenant, &is_shared, err)) != CKKS_OK) return rc;
     /* what failed may have changed the row all the same: then it is found changed */
     rc = mark_evicted(ks, "state = 2", tenant, id, used_unix, is_evicted, &first);
     for (int i = 1; i < WRITE_TRIES && rc != CKKS_OK; i++)

@@ -184,24 +184,12 @@ ckks_status catalogue_usage(keystore *ks, const char *tenant, uint64_t *bytes, u
     return rc;
 }
 
-ckks_status catalogue_shares_payload(keystore *ks, const char *tenant, const uint8_t *id, bool *is_shared,
-                                     ckks_error *err) {
+ckks_status catalogue_names_payload(keystore *ks, const uint8_t *id, const char *but_of, bool *is_named,
+                                    ckks_error *err) {
     sqlite3_stmt *statement = NULL;
     ckks_status rc = sql_prepare(
-        ks, &statement, "SELECT 1 FROM key_sets WHERE id = ?2 AND state = 2 AND tenant <> ?1 LIMIT 1", tenant,
-        id, err);
-    if (rc != CKKS_OK) return rc;
-    const int n = sqlite3_step(statement);
-    *is_shared = n == SQLITE_ROW;
-    if (n != SQLITE_ROW && n != SQLITE_DONE) rc = sql_fail(ks, "read", err);
-    sqlite3_finalize(statement);
-    return rc;
-}
-
-ckks_status catalogue_names_payload(keystore *ks, const uint8_t *id, bool *is_named, ckks_error *err) {
-    sqlite3_stmt *statement = NULL;
-    ckks_status rc = sql_prepare(ks, &statement, "SELECT 1 FROM key_sets WHERE id = ?1 AND state = 2 LIMIT 1",
-                                 NULL, id, err);
+        ks, &statement, "SELECT 1 FROM key_sets WHERE id = ?2 AND state = 2 AND tenant <> ?1 LIMIT 1",
+        but_of ? but_of : "", id, err);
     if (rc != CKKS_OK) return rc;
     const int n = sqlite3_step(statement);
     *is_named = n == SQLITE_ROW;

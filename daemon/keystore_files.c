@@ -138,7 +138,7 @@ static ckks_status is_wanted(keystore *ks, bool is_payload, const char *name, bo
     char tenant[TOKEN_NAME_MAX + 1];
     *out = false;
     if (is_payload)
-        return hex_decode(id, sizeof id, name) ? catalogue_names_payload(ks, id, out, err) : CKKS_OK;
+        return hex_decode(id, sizeof id, name) ? catalogue_names_payload(ks, id, NULL, out, err) : CKKS_OK;
     const char *dot = strchr(name, '.');
     if (!dot || (size_t)(dot - name) > TOKEN_NAME_MAX || !hex_decode(id, sizeof id, dot + 1)) return CKKS_OK;
     memcpy(tenant, name, (size_t)(dot - name));

@@ -37,12 +37,9 @@ ckks_status catalogue_read_row(keystore *ks, keystore_record *out, sqlite3_stmt 
 /* quota in use by a tenant, uploads included */
 ckks_status catalogue_usage(keystore *ks, const char *tenant, uint64_t *bytes, uint32_t *sets,
                             ckks_error *err);
-/* is the payload named by any committed row? */
-ckks_status catalogue_names_payload(keystore *ks, const uint8_t *id, bool *is_named, ckks_error *err);
-
-/* is it named by a committed row of another tenant? */
-ckks_status catalogue_shares_payload(keystore *ks, const char *tenant, const uint8_t *id, bool *is_shared,
-                                     ckks_error *err);
+/* is the payload named by any committed row, but for those of the tenant `but_of` (NULL: of all)? */
+ckks_status catalogue_names_payload(keystore *ks, const uint8_t *id, const char *but_of, bool *is_named,
+                                    ckks_error *err);
 
 /* ---- files ---- */
 

@@ -294,7 +294,7 @@ static void copy_on(local_peer *p) {
     while (p->copied < p->body.bytes && now_ns - last_ns < BODY_PAUSE_NS &&
            now_ns - begin_ns < BODY_TURN_NS) {
         const size_t before = p->copied;
-        local_memory_copy(&p->memory, p->body.data, &p->copied, p->body.bytes, false);
+        local_memory_take(p->memory.head, p->body.data, &p->copied, p->body.bytes, false);
         now_ns = clock_now_ns();
         if (p->copied > before)
             last_ns = now_ns;
@@ -331,7 +331,7 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer) 
             peer_close(p);
             return;
         }
-        local_memory_copy(&p->memory, p->body.data, &p->copied, p->body.bytes, true);
+        local_memory_take(p->memory.head, p->body.data, &p->copied, p->body.bytes, true);
         deliver(p);
     } else if (p->phase == PEER_BODY && p->have == p->body.bytes) {
         deliver(p);
@@ -457,7 +457,7 @@ static void let_held_go(local_peer *p) {
 void local_replied(transport_context *context, nng_msg *message, const local_ticket *ticket, size_t bytes) {
     local_peer *p = context->peer;
     uint8_t rest[LOCAL_HEAD_MAX + 1];
-    const size_t all = LOCAL_PREFIX_BYTES + ticket->trail_bytes + (ticket->is_in_memory ? 1 : bytes);
+    const size_t all = local_reply_bytes(ticket, bytes);
     const bool has_rest = ticket->sent < all;
     size_t rest_bytes = 0;
     CKKS_ASSERT(p && ticket->sent > 0 && ticket->sent <= all);

@@ -90,15 +90,6 @@ void local_memory_end(local_memory *m) {
     *m = (local_memory){0};
 }
 
-void local_memory_copy(const local_memory *m, uint8_t *to, size_t *have, size_t bytes, bool is_all) {
-    const uint64_t said = atomic_load_explicit(&m->head->have, memory_order_acquire);
-    const size_t there = is_all || said > bytes ? bytes : (size_t)said;
-    CKKS_ASSERT(bytes <= LOCAL_MEMORY_BYTES && *have <= bytes);
-    if (there <= *have) return;
-    memcpy(to + *have, m->area + *have, there - *have);
-    *have = there;
-}
-
 void local_memory_clear(const local_memory *m) {
     atomic_store_explicit(&m->head->have, 0, memory_order_relaxed);
 }

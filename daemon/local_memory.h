@@ -25,9 +25,6 @@ ckks_status local_memory_lend(local_memory *out, int fd, bool is_for_replies);
 ckks_status local_memory_refuse(int fd, bool is_for_replies);
 /* local_memory_end: the peer keeps what it has of it. Accepts zeroed. */
 void local_memory_end(local_memory *m);
-/* local_memory_copy takes what there is of a message of `bytes` <= LOCAL_MEMORY_BYTES, of which the first
- * *have were copied before, to to[*have...]; is_all: everything is there. */
-void local_memory_copy(const local_memory *m, uint8_t *to, size_t *have, size_t bytes, bool is_all);
 /* local_memory_clear: nothing of the next reply is there. */
 void local_memory_clear(const local_memory *m);
 /* local_memory_put copies the first `bytes` <= LOCAL_MEMORY_BYTES of a reply, of which *have were put before,

@@ -75,7 +75,7 @@ void local_out_lend(local_out *out, local_memory *m) {
 /* One who says so while it is being written has not read it: the next reply goes through the socket. */
 void local_out_free_area(local_out *out) {
     pthread_mutex_lock(&out->lock);
-    if (!out->area_is_written) out->area = LOCAL_AREA_FREE;
+    if (out->area != LOCAL_AREA_WRITING) out->area = LOCAL_AREA_FREE;
     pthread_mutex_unlock(&out->lock);
 }
 
@@ -96,8 +96,8 @@ void local_ticket_give(local_ticket *ticket) {
     *ticket = (local_ticket){0};
 }
 
-size_t local_reply_bytes(const local_ticket *ticket, const nng_msg *message) {
-    return LOCAL_PREFIX_BYTES + ticket->trail_bytes + (ticket->is_in_memory ? 1 : nng_msg_len(message));
+size_t local_reply_bytes(const local_ticket *ticket, size_t bytes) {
+    return LOCAL_PREFIX_BYTES + ticket->trail_bytes + (ticket->is_in_memory ? 1 : bytes);
 }
 
 /* from[size] but for its first *skip bytes, of which it takes what it has. */
@@ -133,7 +133,7 @@ static bool take_area(local_ticket *ticket, size_t bytes) {
     if (!ticket->may_use_memory || bytes < LOCAL_MEMORY_REPLY_MIN || bytes > LOCAL_MEMORY_BYTES) return false;
     pthread_mutex_lock(&out->lock);
     const bool is_ours = out->replies.head && out->is_open && out->area == LOCAL_AREA_FREE;
-    if (is_ours) out->area = LOCAL_AREA_TAKEN, out->area_is_written = true;
+    if (is_ours) out->area = LOCAL_AREA_WRITING;
     pthread_mutex_unlock(&out->lock);
     if (!is_ours) return false;
     local_memory_clear(&out->replies);
@@ -162,8 +162,8 @@ static size_t send_in_memory(local_ticket *ticket, nng_msg *message, size_t byte
     pthread_mutex_lock(&out->lock);
     send_some(ticket, head, head_bytes, &bell, is_all, head_bytes + 1);
     if (is_all) {
-        out->area_is_written = false;
-        if (!ticket->sent) out->area = LOCAL_AREA_FREE, ticket->is_in_memory = false;
+        ticket->is_in_memory = ticket->sent > 0;
+        out->area = ticket->is_in_memory ? LOCAL_AREA_WRITTEN : LOCAL_AREA_FREE;
     }
     pthread_mutex_unlock(&out->lock);
     if (is_all && ticket->sent)

@@ -21,8 +21,9 @@
 #define LOCAL_HEAD_MAX     (LOCAL_PREFIX_BYTES + 4u * LOCAL_HOPS_MAX)
 
 typedef enum local_area {
-    LOCAL_AREA_FREE,  /* the peer said so */
-    LOCAL_AREA_TAKEN, /* by a reply, which is being written or was */
+    LOCAL_AREA_FREE,    /* the peer said so */
+    LOCAL_AREA_WRITING, /* a thread is at it */
+    LOCAL_AREA_WRITTEN, /* a reply lies there */
 } local_area;
 
 typedef struct local_out {
@@ -34,7 +35,6 @@ typedef struct local_out {
     uint32_t loop_writes; /* that the loop has not finished */
     local_memory replies; /* set once */
     local_area area;
-    bool area_is_written; /* a thread is at it */
 } local_out;
 
 /*
@@ -83,8 +83,8 @@ void local_ticket_give(local_ticket *ticket);
  * went, others wait until local_replied, and the last call must be one with the whole reply. One thread at a
  * time, any. */
 size_t local_send(local_ticket *ticket, nng_msg *message, size_t bytes);
-/* local_reply_bytes: what local_send returns when all went. */
-size_t local_reply_bytes(const local_ticket *ticket, const nng_msg *message);
+/* local_reply_bytes: what local_send returns when all went. `bytes`: of the reply. */
+size_t local_reply_bytes(const local_ticket *ticket, size_t bytes);
 /* local_ticket_rest: of a reply in memory, what the socket did not take of what announces it, at most
  * LOCAL_HEAD_MAX + 1 bytes. Returns how many. `bytes`: of the reply. */
 size_t local_ticket_rest(uint8_t *to, const local_ticket *ticket, size_t bytes);

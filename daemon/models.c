@@ -320,6 +320,10 @@ bool models_are_settled(const server *s) {
     return true;
 }
 
+bool model_is_expected(const model *m) {
+    return m->state != MODEL_RETIRING && m->state != MODEL_RETIRED;
+}
+
 uint32_t model_slot_count(const server *s, const model *m) {
     uint32_t count = 0;
     if (m->state != MODEL_READY) return 0;
@@ -331,12 +335,11 @@ uint32_t model_slot_count(const server *s, const model *m) {
 void models_publish(server *s) {
     LIST_EACH(link, &s->models.all) {
         model *m = LIST_ENTRY(link, model, link);
-        const bool is_expected = m->state != MODEL_RETIRING && m->state != MODEL_RETIRED;
         atomic_store(&m->metrics->slots, model_slot_count(s, m));
         atomic_store(&m->metrics->retry, m->retries + 1);
         atomic_store(&m->metrics->retry_of, MODEL_RETRIES_MAX);
         atomic_store(&m->metrics->retry_ns, m->retry_ns);
-        atomic_store(&m->metrics->state, is_expected ? model_state_name(m->state) : NULL);
+        atomic_store(&m->metrics->state, model_is_expected(m) ? model_state_name(m->state) : NULL);
     }
 }
 
@@ -396,7 +399,7 @@ ckks_status models_find(server *s, model **out, const char *name, const char *ve
                               is_exact ? log_quote(version_quoted, sizeof version_quoted, version) : "");
     *out = m;
     if (m->state == MODEL_READY || any_state) return CKKS_OK;
-    if (m->state == MODEL_RETIRING || m->state == MODEL_RETIRED)
+    if (!model_is_expected(m))
         return ckks_error_set(err, CKKS_CONFIG_RETIRED, "version", "%s/%s was retired", m->name, m->version);
     if (m->state == MODEL_UNAVAILABLE)
         return ckks_error_set(err, CKKS_UNAVAILABLE, "model", "%s/%s is unavailable: %.200s", m->name,

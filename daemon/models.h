@@ -107,6 +107,8 @@ void models_tick(struct server *s, uint64_t now_ns);
 void models_capture_all(struct server *s);
 /* Is anything still on its way to ready? */
 bool models_are_settled(const struct server *s);
+/* model_is_expected to be served: it was not told to go. */
+bool model_is_expected(const model *m);
 /* model_slot_count: slots in service that have its program; 0 unless it is READY. */
 uint32_t model_slot_count(const struct server *s, const model *m);
 /* models_publish tells the metrics which models are served, and why the others are not. */

@@ -73,12 +73,13 @@ bool request_was_answered(request *r, const nng_msg *reply) {
     const list_node *first = r->waiters.next;
     if (r->is_answered || !r->ticket || first == &r->waiters || first->next != &r->waiters) return false;
     transport_context *context = LIST_ENTRY(first, transport_context, link);
-    if (r->ticket->sent != local_reply_bytes(r->ticket, reply) || !local_ticket_is_of(r->ticket, context))
+    const size_t bytes = nng_msg_len(reply);
+    if (r->ticket->sent != local_reply_bytes(r->ticket, bytes) || !local_ticket_is_of(r->ticket, context))
         return false;
     list_remove(&context->link);
     r->is_answered = true;
     count_answer(r);
-    local_replied(context, NULL, r->ticket, nng_msg_len(reply));
+    local_replied(context, NULL, r->ticket, bytes);
     return true;
 }
 

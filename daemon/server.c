@@ -16,7 +16,7 @@
 /* ---- small questions ---- */
 
 bool server_is_ready(const server *s) {
-    return s->phase == SERVER_READY && server_has_other_slot(s, NULL);
+    return s->phase == SERVER_READY && slots_in_service(&s->slots) > 0;
 }
 
 const char *server_why_not_ready(const server *s) {

@@ -84,7 +84,7 @@ void server_models_loaded(server *s);
 
 /* A device error: the slot leaves service, gets its programs again, tests itself and comes back. */
 void server_quarantine(server *s, slot *where, const char *why);
-/* server_has_other_slot: is one in service, beside `than` (may be NULL)? */
+/* server_has_other_slot: is one in service beside `than`? */
 bool server_has_other_slot(const server *s, const slot *than);
 
 void server_drain(server *s, uint64_t timeout_ms);

@@ -30,6 +30,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,5 +56,11 @@ typedef struct local_memory_head {
 } local_memory_head;
 static_assert(sizeof(local_memory_head) == 4096, "the area begins on a page");
 static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "of use between processes");
+
+/* local_memory_take copies what there is of a message of `bytes`, which the area behind `head` has room for,
+ * of which the first *have were copied before, to to[*have...]; is_all: everything is there. What the other
+ * side says or does there meanwhile changes nothing of what was copied, and no byte beyond `bytes` is looked
+ * at. */
+void local_memory_take(const local_memory_head *head, uint8_t *to, size_t *have, size_t bytes, bool is_all);
 
 #endif

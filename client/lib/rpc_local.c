@@ -277,13 +277,13 @@ static int take_all(rpc_pipe *p, uint8_t *to, size_t bytes, uint64_t until_ns) {
     size_t have = 0;
     do {
         const size_t before = have;
-        rpc_memory_take(&p->replies, to, &have, bytes, false);
+        local_memory_take(p->replies.head, to, &have, bytes, false);
         if (have > before) since_ns = 0;
     } while (have < bytes && stay_awake(&since_ns));
     const int rc = read_all(p, &bell, 1, until_ns);
     if (rc != 0) return rc;
     if (bell != LOCAL_MEMORY_BELL) return NNG_EPROTO;
-    rpc_memory_take(&p->replies, to, &have, bytes, true);
+    local_memory_take(p->replies.head, to, &have, bytes, true);
     return 0;
 }
 

@@ -73,14 +73,6 @@ void rpc_memory_put(rpc_memory *m, const struct iovec *parts, size_t count) {
     atomic_store_explicit(&m->head->have, have, memory_order_release);
 }
 
-void rpc_memory_take(const rpc_memory *m, uint8_t *to, size_t *have, size_t bytes, bool is_all) {
-    const uint64_t said = atomic_load_explicit(&m->head->have, memory_order_acquire);
-    const size_t there = is_all || said > bytes ? bytes : (size_t)said;
-    if (there <= *have) return;
-    memcpy(to + *have, m->area + *have, there - *have);
-    *have = there;
-}
-
 void rpc_memory_end(rpc_memory *m) {
     if (m->head) munmap(m->head, sizeof(local_memory_head) + m->bytes);
     *m = (rpc_memory){0};

@@ -21,10 +21,6 @@ typedef struct rpc_memory {
 int rpc_memory_receive(rpc_memory *out, int fd, uint8_t type);
 /* rpc_memory_put copies count parts, which fit, into the area, and says how far it is as it goes. */
 void rpc_memory_put(rpc_memory *m, const struct iovec *parts, size_t count);
-/* rpc_memory_take copies what there is of a reply of `bytes`, which fit, of which the first *have were copied
- * before, to to[*have...]; is_all: everything is there. What the server says or does there meanwhile changes
- * nothing of what was copied, and no byte beyond `bytes` is looked at. */
-void rpc_memory_take(const rpc_memory *m, uint8_t *to, size_t *have, size_t bytes, bool is_all);
 void rpc_memory_end(rpc_memory *m); /* accepts zeroed */
 
 #endif

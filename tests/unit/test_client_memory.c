@@ -403,32 +403,6 @@ static void a_pipe_whose_reply_may_come_through_memory_is_not_used_after_silence
     }
 }
 
-static void what_was_copied_is_not_read_again_and_no_more_than_the_reply_is(void **state) {
-    (void)state;
-    local_memory_head *head = calloc(1, MAP_BYTES);
-    assert_non_null(head);
-    uint8_t *area = (uint8_t *)head + sizeof *head, to[301] = {0};
-    const rpc_memory m = {.head = head, .area = area, .bytes = LOCAL_MEMORY_BYTES};
-    size_t have = 0;
-    memset(area, 'a', 400);
-    to[300] = 'z';
-    atomic_store(&head->have, 100);
-    rpc_memory_take(&m, to, &have, 300, false);
-    assert_int_equal(have, 100);
-    memset(area, 'b', 400);
-    atomic_store(&head->have, 50); /* backwards */
-    rpc_memory_take(&m, to, &have, 300, false);
-    assert_int_equal(have, 100);
-    atomic_store(&head->have, 1000); /* beyond the reply */
-    rpc_memory_take(&m, to, &have, 300, false);
-    assert_int_equal(have, 300);
-    memset(area, 'c', 400);
-    rpc_memory_take(&m, to, &have, 300, true);
-    for (int i = 0; i < 300; i++) assert_int_equal(to[i], i < 100 ? 'a' : 'b');
-    assert_int_equal(to[300], 'z');
-    free(head);
-}
-
 static void memory_for_replies_is_mapped_to_be_read(void **state) {
     (void)state;
     const uint8_t yes[9] = {4, 0, 0, 0, 0, 0, 1}, other[9] = {2, 0, 0, 0, 0, 0, 1};
@@ -459,7 +433,6 @@ int main(void) {
         TEST(a_pipe_whose_reply_may_come_through_memory_is_not_used_after_silence),
     };
     const struct CMUnitTest alone[] = {
-        cmocka_unit_test(what_was_copied_is_not_read_again_and_no_more_than_the_reply_is),
         cmocka_unit_test(memory_for_replies_is_mapped_to_be_read),
         cmocka_unit_test(whatever_a_server_says_of_its_memory_is_checked),
     };

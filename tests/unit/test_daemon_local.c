@@ -301,7 +301,7 @@ static size_t reply_from_here(const uint8_t *body, size_t bytes) {
     assert_int_equal(nng_msg_alloc(&s.reply, bytes), 0);
     memcpy(nng_msg_body(s.reply), body, bytes);
     s.sent = local_send(&s.ticket, s.reply, bytes);
-    return local_reply_bytes(&s.ticket, s.reply);
+    return local_reply_bytes(&s.ticket, nng_msg_len(s.reply));
 }
 
 static void a_reply_written_by_another_thread_is_whole_and_its_context_serves_on(void **state) {

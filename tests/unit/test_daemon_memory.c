@@ -219,22 +219,21 @@ static void what_was_copied_is_not_read_again_and_no_more_than_the_message_is(vo
     local_memory_head *head = calloc(1, MAP_BYTES);
     assert_non_null(head);
     uint8_t *area = (uint8_t *)head + sizeof *head, to[301] = {0};
-    const local_memory m = {.head = head, .area = area};
     size_t have = 0;
     memset(area, 'a', 400);
     to[300] = 'z';
     atomic_store(&head->have, 100);
-    local_memory_copy(&m, to, &have, 300, false);
+    local_memory_take(head, to, &have, 300, false);
     assert_int_equal(have, 100);
     memset(area, 'b', 400);
     atomic_store(&head->have, 50); /* backwards */
-    local_memory_copy(&m, to, &have, 300, false);
+    local_memory_take(head, to, &have, 300, false);
     assert_int_equal(have, 100);
     atomic_store(&head->have, 1000); /* beyond the message */
-    local_memory_copy(&m, to, &have, 300, false);
+    local_memory_take(head, to, &have, 300, false);
     assert_int_equal(have, 300);
     memset(area, 'c', 400);
-    local_memory_copy(&m, to, &have, 300, true);
+    local_memory_take(head, to, &have, 300, true);
     for (int i = 0; i < 300; i++) assert_int_equal(to[i], i < 100 ? 'a' : 'b');
     assert_int_equal(to[300], 'z');
     free(head);
