@@ -76,19 +76,18 @@ static void on_message(void *data, transport_context *context, const transport_b
         transport_body_free(&s.transport, &done);
         atomic_fetch_add(&s.in_blocks, 1);
     }
-    atomic_fetch_add(&s.seen, 1);
     if (atomic_load(&s.trusts)) local_trust(context), transport_trust(context);
-    if (s.handler) {
+    const bool holds = !s.handler && atomic_load(&s.is_holding);
+    if (holds) {
+        CKKS_ASSERT(s.held_count < CONTEXTS);
+        s.held[s.held_count++] = (held){context, message};
+        atomic_fetch_add(&s.held_ever, 1);
+    }
+    atomic_fetch_add(&s.seen, 1); /* what is seen is held */
+    if (s.handler)
         s.handler(context, message);
-        return;
-    }
-    if (!atomic_load(&s.is_holding)) {
+    else if (!holds)
         transport_reply(context, message, false);
-        return;
-    }
-    CKKS_ASSERT(s.held_count < CONTEXTS);
-    s.held[s.held_count++] = (held){context, message};
-    atomic_fetch_add(&s.held_ever, 1);
 }
 
 static void on_lost(void *data, transport_context *context) {
